@@ -1,0 +1,1 @@
+"""Counters and events: the shared memory, the rings, decoding and output."""
