@@ -1,0 +1,42 @@
+# make demo   see it work: a virtual environment, the package, a probed program
+# make test   everything the tests need, then all tests
+# make check  lint, format, types, direction of imports: seconds
+# make bench  measurements; see bench/README.md
+# PYTHON=... chooses the interpreter, TESTS=... the tests ("make test TESTS=tests/unit").
+
+TESTS ?= tests
+BENCHES = $(wildcard bench/bench_*.py)
+SIDESTEP = .venv/installed
+TOOLS = .venv/installed-dev
+
+.PHONY: demo test check format bench clean
+
+demo: $(SIDESTEP)
+	.venv/bin/sidestep demo
+
+test: $(TOOLS)
+	tests/install-packages
+	.venv/bin/python -m pytest $(TESTS)
+
+check: $(TOOLS)
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/python -m pytest -q tests/unit/test_imports.py
+
+format: $(TOOLS)
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+bench: $(SIDESTEP)
+	for bench in $(BENCHES); do .venv/bin/python $$bench || exit 1; done
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(SIDESTEP): pyproject.toml
+	tools/make-venv
+
+$(TOOLS): pyproject.toml
+	tools/make-venv dev

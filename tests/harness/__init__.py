@@ -1,0 +1,1 @@
+"""What the tests that run processes share: building programs, running them, and reading their state."""
