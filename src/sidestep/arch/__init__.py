@@ -1,0 +1,1 @@
+"""What is specific to an instruction set: one folder (or table) for each."""

@@ -1,0 +1,1 @@
+"""x86-64: decoding, relocation, detour buffers."""
