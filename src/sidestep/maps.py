@@ -1,0 +1,62 @@
+"""The mappings of a process, from /proc/PID/maps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sidestep import errors
+from sidestep.errors import TargetError
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """One line of /proc/PID/maps. `path` may be a file, `[heap]`-like, or empty; bytes that are no UTF-8 are kept
+    as surrogates, so that the path can be opened."""
+
+    start: int
+    end: int
+    perms: str
+    offset: int
+    device: str
+    inode: int
+    path: str
+
+    @property
+    def deleted(self) -> bool:
+        return self.path.endswith(" (deleted)")
+
+
+def read_maps(pid: int) -> list[Mapping]:
+    """In the order of addresses. Raises TargetError PROCESS_GONE; empty for a zombie or a kernel thread."""
+    try:
+        raw = Path(f"/proc/{pid}/maps").read_bytes()
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise TargetError(f"process {pid}", errors.PROCESS_GONE) from error
+    except PermissionError as error:
+        raise TargetError(f"process {pid}", errors.NO_PERMISSION) from error
+    return parse_maps(raw)
+
+
+def parse_maps(raw: bytes) -> list[Mapping]:
+    """Lines that do not have the kernel's form are skipped (there are none; a path cannot hold a newline unescaped)."""
+    mappings: list[Mapping] = []
+    for line in raw.split(b"\n"):
+        fields = line.split(None, 5)
+        if len(fields) < 5:
+            continue
+        start, _, end = fields[0].partition(b"-")
+        # The kernel writes a newline in a path as \\012 and nothing else escaped.
+        path = fields[5].replace(b"\\012", b"\n") if len(fields) > 5 else b""
+        mappings.append(
+            Mapping(
+                int(start, 16),
+                int(end, 16),
+                fields[1].decode(),
+                int(fields[2], 16),
+                fields[3].decode(),
+                int(fields[4]),
+                path.decode("utf-8", "surrogateescape"),
+            )
+        )
+    return mappings

@@ -1,0 +1,195 @@
+"""Memory of ours in the target: the shared data area, the rings, and code arenas near the modules.
+
+No page is writable and executable. Code arenas are filled through /proc/PID/mem while nothing leads into
+them. Each lies within reach of a 32-bit displacement from the module whose probes it serves, far from where
+the heap, stacks and the next mappings grow.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sidestep import errors
+from sidestep.address import Range
+from sidestep.errors import TargetError
+from sidestep.maps import Mapping, parse_maps
+from sidestep.target.process.process import Process, Window
+from sidestep.target.process.remote import RemoteCalls, explain
+
+PAGE = 4096
+NAME = b"sidestep"
+REACH = (1 << 31) - (1 << 20)  # of a rel32 jump, less room for the code arena itself
+LOWEST, HIGHEST = 1 << 20, (1 << 47) - PAGE
+MEMFD_PATH = "/memfd:sidestep"
+MAX_MAP_COUNT = Path("/proc/sys/vm/max_map_count")
+
+# x86-64 system calls and their constants (<asm/unistd_64.h>, <linux/mman.h>, <linux/memfd.h>)
+SYS_MMAP, SYS_MPROTECT, SYS_MUNMAP, SYS_MADVISE, SYS_MUNLOCK, SYS_CLOSE, SYS_MEMFD_CREATE = 9, 10, 11, 28, 150, 3, 319
+PROT_NONE, PROT_READ, PROT_WRITE, PROT_EXEC = 0, 1, 2, 4
+MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MAP_FIXED_NOREPLACE, MAP_FIXED = 1, 2, 0x20, 0x4000, 0x100000, 0x10
+MADV_DONTDUMP, MADV_WIPEONFORK = 16, 18
+MFD_CLOEXEC, MFD_NOEXEC_SEAL = 1, 8
+
+
+@dataclass(slots=True)
+class CodeArena:
+    """Read-execute pages for detour buffers, and the process page behind them (private, zero in forked children)."""
+
+    address: int
+    code_size: int
+    data_size: int
+    used: int = 0
+
+    @property
+    def process_page(self) -> int:
+        return self.address + self.code_size
+
+    @property
+    def size(self) -> int:
+        return self.code_size + self.data_size
+
+    def reaches(self, span: Range) -> bool:
+        return max(span.end, self.address + self.size) - min(span.start, self.address) < REACH
+
+
+class SharedArea:
+    """Memory that target and controller share (a memfd): `view` is the controller's mapping of all of it."""
+
+    def __init__(self, span: Range, descriptor: int, view: mmap.mmap) -> None:
+        self.span, self.view = span, view
+        self._descriptor = descriptor
+        self.inode = os.fstat(descriptor).st_ino
+
+    @property
+    def address(self) -> int:
+        return self.span.start
+
+    def close(self) -> None:
+        self.view.close()
+        os.close(self._descriptor)
+
+
+def create_shared(
+    window: Window, file_size: int, mappings: Sequence[tuple[int, int, int]], view_offset: int = 0
+) -> SharedArea:
+    """A new memfd of `file_size` bytes, mapped in the target by `mappings`: (offset from the area's start, size,
+    file offset). It is created by the target, opened by us through /proc, and its descriptor closed there again.
+    """
+    total = max(offset + size for offset, size, _ in mappings)
+    check_map_count(window.maps, len(mappings))
+    address = find_gap(window.maps, total)
+    subject = f"process {window.process.pid}"
+    with window.calls() as calls:
+        window.memory.write(calls.scratch, NAME + b"\0")
+        ours = -1
+        try:
+            descriptor = _memfd(calls)
+            try:
+                ours = os.open(f"/proc/{window.process.pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+                os.ftruncate(ours, file_size)
+                for offset, size, file_offset in mappings:
+                    _map_shared(calls, address + offset, size, descriptor, file_offset)
+            finally:
+                calls.call(SYS_CLOSE, descriptor)
+        except OSError as error:
+            if ours >= 0:
+                os.close(ours)
+                calls.call(SYS_MUNMAP, address, total)
+            raise TargetError(subject, errors.REMOTE_CALL_FAILED, explain(error)) from error
+    view = mmap.mmap(ours, file_size - view_offset, offset=view_offset)
+    return SharedArea(Range(address, address + total), ours, view)
+
+
+def _memfd(calls: RemoteCalls) -> int:
+    try:
+        return calls.call(SYS_MEMFD_CREATE, calls.scratch, MFD_CLOEXEC | MFD_NOEXEC_SEAL)
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # before Linux 6.3
+            return calls.call(SYS_MEMFD_CREATE, calls.scratch, MFD_CLOEXEC)
+        raise
+
+
+def _map_shared(calls: RemoteCalls, address: int, size: int, descriptor: int, offset: int) -> None:
+    """Map sparse memory without touching it, even in a process that called mlockall(MCL_FUTURE)."""
+    flags = MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE
+    calls.call(SYS_MMAP, address, size, PROT_NONE, flags, descriptor, offset)
+    calls.call(SYS_MUNLOCK, address, size)
+    calls.call(SYS_MPROTECT, address, size, PROT_READ | PROT_WRITE)
+    calls.call(SYS_MADVISE, address, size, MADV_DONTDUMP)
+
+
+def create_arena(window: Window, near: Range, code_size: int, data_size: int) -> CodeArena:
+    """A code arena within reach of `near` (a module's whole range)."""
+    check_map_count(window.maps, 2)
+    arena = CodeArena(find_gap(window.maps, code_size + data_size, near), code_size, data_size)
+    flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE
+    with window.calls() as calls:
+        try:
+            calls.call(SYS_MMAP, arena.address, code_size, PROT_READ | PROT_EXEC, flags, 2**64 - 1, 0)
+            calls.call(SYS_MMAP, arena.process_page, data_size, PROT_READ | PROT_WRITE, flags, 2**64 - 1, 0)
+            calls.call(SYS_MADVISE, arena.process_page, data_size, MADV_WIPEONFORK)
+        except OSError as error:
+            calls.call(SYS_MUNMAP, arena.address, arena.size)
+            subject = f"process {window.process.pid}"
+            raise TargetError(subject, errors.REMOTE_CALL_FAILED, explain(error)) from error
+    return arena
+
+
+def unmap(window: Window, spans: Sequence[Range]) -> None:
+    """Remove areas of ours from the target."""
+    with window.calls() as calls:
+        for span in spans:
+            calls.call(SYS_MUNMAP, span.start, span.size)
+
+
+def check_map_count(maps: Sequence[Mapping], wanted: int) -> None:
+    """Take at most a quarter of the mappings that vm.max_map_count leaves; raises TargetError."""
+    limit = int(MAX_MAP_COUNT.read_text())
+    if wanted > (limit - len(maps)) // 4:
+        detail = f"{len(maps)} of {limit} mappings are in use (vm.max_map_count)"
+        raise TargetError("the target", errors.REMOTE_CALL_FAILED, detail)
+
+
+def find_gap(maps: Sequence[Mapping], size: int, near: Range | None = None) -> int:
+    """Free address space, page-aligned; within reach of `near` if given. Raises TargetError NO_SPACE_NEAR.
+
+    Growth is kept in mind: mappings are added from the top of a gap downwards, the heap grows upwards, a stack
+    downwards; so a margin is left on both sides, as wide as can be had.
+    """
+    size = size + PAGE - 1 & ~(PAGE - 1)
+    edges = [Range(0, LOWEST), *(Range(m.start, m.end) for m in maps if m.start < HIGHEST), Range(HIGHEST, HIGHEST)]
+    lowest, highest = LOWEST, HIGHEST - size
+    if near is not None:
+        lowest, highest = max(lowest, near.end - REACH), min(highest, near.start + REACH - size)
+    for margin in (4 << 30, 256 << 20, 16 << 20, 1 << 20, 0):
+        choices: list[int] = []
+        for below, above in zip(edges, edges[1:], strict=False):
+            low = max(below.end + margin, lowest)
+            high = min(above.start - margin - size, highest)
+            if low <= high:
+                # Below the module as near as the margin allows; above it as far as reach allows: there grows the heap.
+                choices.append(high & ~(PAGE - 1))
+        if choices:
+            origin = near.start if near is not None else HIGHEST
+            return min(choices, key=lambda address: (address > origin, abs(address - origin)))
+    raise TargetError("the target", errors.NO_SPACE_NEAR, f"{size >> 10} KiB near {near}")
+
+
+def processes_that_map(inode: int) -> list[int]:
+    """Every process that has the memfd mapped: the target and the children that inherited it."""
+    found: list[int] = []
+    needle = f" {inode} ".encode()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid():
+            try:
+                raw = Path(f"/proc/{entry}/maps").read_bytes()
+            except OSError:
+                continue  # gone, or of another user: not a child of ours then
+            if needle in raw and any(m.inode == inode and m.path.startswith(MEMFD_PATH) for m in parse_maps(raw)):
+                found.append(int(entry))
+    return found

@@ -1,0 +1,336 @@
+"""A process as a target: the thread that traces it, windows in which it is stopped, its launch and its end."""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any, TypeVar
+
+from sidestep import errors
+from sidestep.errors import TargetError
+from sidestep.maps import Mapping, read_maps
+from sidestep.target.process import procfs, ptrace, remote
+from sidestep.target.process.memory import ProcessMemory
+from sidestep.target.process.ptrace import Event, Option, Request
+from sidestep.target.process.stop import Stop, StoppedThread, release, stopped
+
+T = TypeVar("T")
+SIGNAL_FRAME_ROOM = 16 << 10  # bytes that a stack must have below the stack pointer to lend its thread
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended: `code` or `signal`; both None where the kernel does not tell (not a child of ours)."""
+
+    code: int | None = None
+    signal: int | None = None
+
+    @classmethod
+    def from_status(cls, status: int) -> Exit:
+        if os.WIFSIGNALED(status):
+            return cls(signal=os.WTERMSIG(status))
+        return cls(code=os.WEXITSTATUS(status))
+
+
+class Tracer:
+    """The one OS thread that makes all ptrace calls: attachments belong to the thread that made them.
+
+    Work runs to its end even if the caller is interrupted (Ctrl-C reaches only Python's main thread). After a
+    failure that may have left threads attached the OS thread ends, and the kernel detaches them.
+    """
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def run(self, function: Callable[[], T]) -> T:
+        if threading.current_thread() is self._thread:
+            return function()
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._serve, name="sidestep-tracer", daemon=True)
+            self._thread.start()
+        future: Future[T] = Future()
+        self._work.put((function, future))
+        return future.result()
+
+    def _serve(self) -> None:
+        while (item := self._work.get()) is not None:
+            function, future = item
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                stuck = isinstance(error, TargetError) and error.reason is errors.THREAD_STUCK
+                if stuck:
+                    self._thread = None
+                future.set_exception(error)
+                if stuck:
+                    return
+
+    def close(self) -> None:
+        self._work.put(None)
+        self._thread = None
+
+
+class Window:
+    """A moment in which every thread of the process is stopped."""
+
+    def __init__(self, process: Process, stop: Stop) -> None:
+        self.process, self.stop, self.memory = process, stop, process.memory
+        self.maps: list[Mapping] = read_maps(process.pid)
+
+    def __iter__(self) -> Iterator[StoppedThread]:
+        return iter(self.stop)
+
+    @contextmanager
+    def calls(self) -> Iterator[remote.RemoteCalls]:
+        """Borrow a thread for system calls in the target."""
+        gadgets = self.process.gadgets(self.maps)
+        with remote.borrowed(self.stop, self.memory, gadgets, self._stacks()) as calls:
+            yield calls
+
+    def _stacks(self) -> dict[int, int]:
+        """The lowest address of each stack that has room, by thread: the main stack, or one with a guard below it.
+
+        Others (those of coroutines lie in the heap) could have somebody else's data right below.
+        """
+        stacks: dict[int, int] = {}
+        for thread in self.stop:
+            pointer = thread.registers.rsp
+            for below, mapping in zip([None, *self.maps], self.maps, strict=False):
+                if mapping.start <= pointer < mapping.end:
+                    guarded = below is not None and below.end == mapping.start and below.perms.startswith("---")
+                    if mapping.perms.startswith("rw") and (mapping.path == "[stack]" or guarded):
+                        if pointer - mapping.start >= SIGNAL_FRAME_ROOM:
+                            stacks[thread.tid] = mapping.start
+                    break
+        return stacks
+
+
+class Process:
+    """A Linux process that is probed. `attach()` and `launch()` make one; the process runs except in a window."""
+
+    def __init__(self, pid: int, status: procfs.Status, tracer: Tracer) -> None:
+        self.pid = pid
+        self.name = status.name
+        self.start_time = status.start_time
+        self.memory = ProcessMemory(pid)
+        self.child: subprocess.Popen[bytes] | None = None
+        self.exit: Exit | None = None
+        self._tracer = tracer
+        self._held: Stop | None = None
+        self._gadgets: remote.Gadgets | None = None
+        self._pidfd = os.pidfd_open(pid)
+        if procfs.read_status(pid).start_time != status.start_time:
+            raise TargetError(f"process {pid}", errors.PROCESS_GONE, "its pid is used by another process now")
+
+    def in_window(self, function: Callable[[Window], T]) -> T:
+        """Run a function while all threads are stopped. Everything slow is prepared before."""
+
+        def work() -> T:
+            if self._held is not None:
+                result = function(Window(self, self._held))
+                self._held.write_back()
+                return result
+            stop: Stop | None = None
+            try:
+                with stopped(self.pid) as stop:
+                    self._check_same_program()
+                    return function(Window(self, stop))
+            finally:
+                if stop is not None and stop.exit_status is not None:
+                    self.exit = Exit.from_status(stop.exit_status)
+
+        return self._tracer.run(work)
+
+    def _check_same_program(self) -> None:
+        """The memory file of an address space that an exec replaced reads as empty: TargetError PROCESS_GONE."""
+        first = read_maps(self.pid)[0]
+        self.memory.read(first.start, 1)
+
+    def gadgets(self, maps: Sequence[Mapping]) -> remote.Gadgets:
+        """Found once; looked at again each time, since a library can be unloaded."""
+        found = self._gadgets
+        if found is not None and self.memory.read_available(found.syscall_ret, 3) == remote.SYSCALL_RET:
+            patterns = (*remote.RESTORERS, remote.POP_RAX_RET)
+            if self.memory.read_available(found.restorer or found.pop_rax, 9).startswith(patterns):
+                return found
+        ranges = [(m.start, m.end) for m in maps if "x" in m.perms and m.inode]
+        # The C library has both; it is seldom the first mapping.
+        ranges.sort(key=lambda r: not any(m.start == r[0] and "libc" in m.path for m in maps))
+        self._gadgets = remote.find_gadgets(self.memory, ranges)
+        return self._gadgets
+
+    # Life and death
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process exists and has not ended (a zombie has ended)."""
+        if self.exit is not None:
+            return False
+        try:
+            status = procfs.read_status(self.pid)
+        except TargetError:
+            return False
+        return status.start_time == self.start_time and status.state not in "ZX"
+
+    def wait(self, timeout: float | None = None) -> Exit | None:
+        """Wait for the end of the process. None when the time is over first. Seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if self.child is not None and self.exit is None:
+            try:
+                code = self.child.wait(timeout)
+            except subprocess.TimeoutExpired:
+                return None
+            self.exit = Exit(code=code) if code >= 0 else Exit(signal=-code)
+        while self.exit is None:
+            if not self.alive:
+                self.exit = Exit()
+                break
+            left = 0.05 if deadline is None else min(0.05, deadline - time.monotonic())
+            if left <= 0:
+                return None
+            time.sleep(left)
+        return self.exit
+
+    def resume(self) -> None:
+        """Let a launched process run from its first instruction."""
+
+        def work() -> None:
+            if self._held is not None:
+                release(self._held)
+                self._held = None
+
+        self._tracer.run(work)
+
+    @property
+    def held(self) -> bool:
+        return self._held is not None
+
+    def hold(self, stop: Stop) -> None:
+        self._held = stop
+
+    def close(self) -> None:
+        """Let go of the process; it runs on."""
+        self.resume()
+        self._tracer.close()
+        self.memory.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+def attach(pid: int, *, allow_seccomp: bool = False) -> Process:
+    """A running process by pid. Nothing in it is touched yet. Raises TargetError with the reason."""
+    if pid == os.getpid():
+        raise TargetError(f"process {pid}", errors.NO_PERMISSION, "a process cannot probe itself")
+    status = procfs.check_attachable(pid, allow_seccomp=allow_seccomp)
+    return Process(pid, status, Tracer())
+
+
+def launch(
+    arguments: Sequence[str],
+    *,
+    env: dict[str, str] | None = None,
+    cwd: str | None = None,
+    stdin: int | IO[Any] | None = None,
+    stdout: int | IO[Any] | None = None,
+    stderr: int | IO[Any] | None = None,
+) -> Process:
+    """Start a program and stop it before its first instruction.
+
+    The child waits on a pipe until the tracer has seized it: if the controller dies before, the pipe closes and
+    the child ends; if it dies later, the kernel lets the program run.
+    """
+    tracer = Tracer()
+    return tracer.run(lambda: _launch(tracer, list(arguments), env, cwd, (stdin, stdout, stderr)))
+
+
+def _launch(
+    tracer: Tracer,
+    arguments: list[str],
+    env: dict[str, str] | None,
+    cwd: str | None,
+    streams: tuple[int | IO[Any] | None, ...],
+) -> Process:
+    pid_read, pid_write = os.pipe()
+    go_read, go_write = os.pipe()
+
+    def wait_for_tracer() -> None:
+        os.close(go_write)
+        os.write(pid_write, os.getpid().to_bytes(8, "little"))
+        if os.read(go_read, 1) != b"g":
+            os._exit(127)
+
+    started: Future[subprocess.Popen[bytes]] = Future()
+
+    def start() -> None:
+        try:
+            started.set_result(
+                subprocess.Popen(
+                    arguments, env=env, cwd=cwd, stdin=streams[0], stdout=streams[1], stderr=streams[2],
+                    preexec_fn=wait_for_tracer, restore_signals=True, pass_fds=(),
+                )
+            )  # fmt: skip
+        except BaseException as error:
+            started.set_exception(error)
+
+    starter = threading.Thread(target=start, name="sidestep-launch", daemon=True)
+    starter.start()
+    while not select.select([pid_read], [], [], 0.05)[0] and not started.done():
+        pass
+    raw = os.read(pid_read, 8) if select.select([pid_read], [], [], 0)[0] else b""
+    if not raw:
+        for descriptor in (pid_read, pid_write, go_read, go_write):
+            os.close(descriptor)
+        started.result()
+        raise AssertionError("unreachable: the start failed")
+    pid = int.from_bytes(raw, "little")
+    try:
+        ptrace.call(Request.SEIZE, pid, 0, Option.SYSGOOD | Option.EXEC)
+        os.write(go_write, b"g")
+        running = _stop_at_first_instruction(pid)
+    finally:
+        for descriptor in (pid_read, pid_write, go_read, go_write):
+            os.close(descriptor)
+    child = started.result()  # the error of a program that cannot be started comes from here
+    if not running:
+        raise TargetError(arguments[0], errors.PROCESS_GONE)
+    process = Process(pid, procfs.read_status(pid), tracer)
+    process.child = child
+    stop = Stop(pid)
+    stop.threads[pid] = StoppedThread(pid)
+    process.hold(stop)
+    return process
+
+
+def _stop_at_first_instruction(pid: int) -> bool:
+    """Let the child run until its exec is done and it stands before the new program; False when the exec failed.
+
+    The exec event itself is inside the system call, which would still overwrite a register: the thread is taken
+    on to the stop on its way out.
+    """
+    wanted = Event.EXEC
+    while True:
+        try:
+            status = ptrace.wait(pid, block=True)
+        except ChildProcessError:
+            return False  # reaped by the Popen that found the exec failed
+        assert status is not None
+        if not os.WIFSTOPPED(status & 0xFFFF):
+            return False
+        event = ptrace.event_of(status)
+        if event == wanted == Event.STOP:
+            return True
+        if event == Event.EXEC:
+            wanted = Event.STOP
+            ptrace.call(Request.INTERRUPT, pid)
+        number = os.WSTOPSIG(status & 0xFFFF) if status >> 16 == 0 else 0
+        ptrace.call(Request.CONT, pid, 0, number)

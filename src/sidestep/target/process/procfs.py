@@ -1,0 +1,141 @@
+"""What /proc says about a process: existence, state, who traces it, threads. Reads only."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from sidestep import errors
+from sidestep.errors import TargetError
+
+PF_KTHREAD = 0x00200000
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The fields of /proc/PID/status and /proc/PID/stat that decide whether a process can be probed."""
+
+    pid: int
+    name: str
+    state: str
+    tracer: int
+    thread_group: int
+    seccomp: int
+    caught_signals: int
+    start_time: int
+    flags: int
+    parent: int
+
+    def catches(self, *signals: int) -> bool:
+        return any(self.caught_signals >> (number - 1) & 1 for number in signals)
+
+
+def read_status(pid: int) -> Status:
+    """Raises TargetError NO_SUCH_PROCESS. Names are bytes of the target: shown with escapes."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_bytes()
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise TargetError(f"process {pid}", errors.NO_SUCH_PROCESS) from error
+    fields = dict(line.split(b":\t", 1) for line in status.splitlines() if b":\t" in line)
+    # The name in stat stands in parentheses and may itself hold any byte, parentheses too.
+    numbers = stat[stat.rindex(b")") + 2 :].split()
+    return Status(
+        pid=pid,
+        name=printable(fields.get(b"Name", b"?")),
+        state=numbers[0].decode(),
+        tracer=int(fields.get(b"TracerPid", b"0")),
+        thread_group=int(fields.get(b"Tgid", b"0")),
+        seccomp=int(fields.get(b"Seccomp", b"0")),
+        caught_signals=int(fields.get(b"SigCgt", b"0"), 16),
+        start_time=int(numbers[19]),
+        flags=int(numbers[6]),
+        parent=int(numbers[1]),
+    )
+
+
+def printable(raw: bytes) -> str:
+    """Text of the target for a terminal: UTF-8 where it is, no control characters."""
+    text = raw.decode("utf-8", "replace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def threads(pid: int) -> list[int]:
+    """The thread ids of a process; raises TargetError when it is gone."""
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise TargetError(f"process {pid}", errors.PROCESS_GONE) from error
+
+
+def thread_state(pid: int, tid: int) -> str:
+    """The state letter of one thread (R S D T t Z X); X when it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/task/{tid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+    return stat[stat.rindex(b")") + 2 :].split()[0].decode()
+
+
+def find(name: str) -> int:
+    """The one process of that name (comm, or the file name of its program); raises TargetError."""
+    found: list[tuple[int, str]] = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        try:
+            comm = Path(f"/proc/{entry}/comm").read_bytes().rstrip(b"\n")
+            program = os.path.basename(os.readlink(f"/proc/{entry}/exe"))
+        except OSError:
+            continue  # gone in the meantime, a kernel thread, or another user's
+        if name in (printable(comm), program) or (len(comm) == 15 and name.encode().startswith(comm)):
+            found.append((int(entry), printable(comm)))
+    if not found:
+        raise TargetError(f"process {name!r}", errors.NO_SUCH_PROCESS)
+    if len(found) > 1:
+        pids = ", ".join(str(pid) for pid, _ in sorted(found)[:12])
+        raise TargetError(f"process {name!r}", errors.SEVERAL_PROCESSES, pids + (" ..." if len(found) > 12 else ""))
+    return found[0][0]
+
+
+def check_attachable(pid: int, *, allow_seccomp: bool = False) -> Status:
+    """Refuse what cannot be probed, before anything is touched; the errors say what to do."""
+    status = read_status(pid)
+    subject = f"process {pid} ({status.name})"
+    if status.state in "ZX":
+        raise TargetError(subject, errors.ZOMBIE)
+    if status.flags & PF_KTHREAD:
+        raise TargetError(subject, errors.KERNEL_THREAD)
+    if status.thread_group not in (0, pid):
+        raise TargetError(subject, errors.NO_SUCH_PROCESS, f"{pid} is a thread of process {status.thread_group}")
+    if status.tracer:
+        raise TargetError(subject, errors.ALREADY_TRACED, f"pid {status.tracer}")
+    try:
+        with open(f"/proc/{pid}/mem", "rb"):
+            pass
+        with open(f"/proc/{pid}/exe", "rb") as program:
+            header = program.read(20)
+    except PermissionError as error:
+        raise TargetError(subject, errors.NO_PERMISSION, _why_not_permitted(pid)) from error
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise TargetError(subject, errors.NO_SUCH_PROCESS) from error
+    if header[:4] != b"\x7fELF" or header[4] != 2 or header[18:20] != b"\x3e\x00":
+        raise TargetError(subject, errors.NOT_64_BIT)
+    if status.seccomp and not allow_seccomp:
+        raise TargetError(subject, errors.SECCOMP, "strict mode" if status.seccomp == 1 else "a filter is installed")
+    return status
+
+
+def _why_not_permitted(pid: int) -> str:
+    try:
+        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+    except OSError:
+        scope = "0"
+    if scope in ("1", "2", "3"):
+        return f"/proc/sys/kernel/yama/ptrace_scope is {scope}"
+    try:
+        owner = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return ""
+    return f"it belongs to uid {owner}, you are uid {os.geteuid()}"

@@ -1,0 +1,162 @@
+"""ptrace(2) and wait4(2) through ctypes: the only file that calls them.
+
+`PyDLL` keeps the interpreter lock during a call: a call takes 1 to 3 us, while releasing the lock can
+cost up to 5 ms when another Python thread is busy. Attachments belong to the calling OS thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from enum import IntEnum, IntFlag
+
+_libc = ctypes.PyDLL(None, use_errno=True)
+_ptrace = _libc.ptrace
+_ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+_ptrace.restype = ctypes.c_long
+_wait4 = _libc.wait4
+_wait4.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_void_p]
+_wait4.restype = ctypes.c_int
+
+WALL = 0x40000000
+NT_X86_XSTATE = 0x202
+
+
+class Request(IntEnum):
+    """Requests of <linux/ptrace.h>."""
+
+    PEEKDATA = 2
+    POKEDATA = 5
+    CONT = 7
+    SINGLESTEP = 9
+    GETREGS = 12
+    SETREGS = 13
+    DETACH = 17
+    SYSCALL = 24
+    SETOPTIONS = 0x4200
+    GETREGSET = 0x4204
+    SEIZE = 0x4206
+    INTERRUPT = 0x4207
+    LISTEN = 0x4208
+    GETSIGMASK = 0x420A
+    SETSIGMASK = 0x420B
+
+
+class Option(IntFlag):
+    """Options of PTRACE_SEIZE."""
+
+    SYSGOOD = 1
+    EXEC = 0x10
+
+
+class Event(IntEnum):
+    """What a stop with a status above 0xffff reports."""
+
+    EXEC = 4
+    STOP = 128
+
+
+class Registers(ctypes.Structure):
+    """struct user_regs_struct of <sys/user.h>, x86-64."""
+
+    _fields_ = [(name, ctypes.c_uint64) for name in (
+        "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi",
+        "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs")]  # fmt: skip
+
+    r15: int
+    r14: int
+    r13: int
+    r12: int
+    rbp: int
+    rbx: int
+    r11: int
+    r10: int
+    r9: int
+    r8: int
+    rax: int
+    rcx: int
+    rdx: int
+    rsi: int
+    rdi: int
+    orig_rax: int
+    rip: int
+    cs: int
+    eflags: int
+    rsp: int
+    ss: int
+    fs_base: int
+    gs_base: int
+
+    def copy(self) -> Registers:
+        return Registers.from_buffer_copy(self)
+
+    @property
+    def in_system_call(self) -> bool:
+        """The thread was stopped on its way out of a system call (asm/ptrace.h: orig_rax >= 0)."""
+        return self.orig_rax < 1 << 63
+
+    @property
+    def will_restart(self) -> bool:
+        """The kernel will step back over the `syscall` instruction and run it again (-ERESTART*: 512 to 516)."""
+        return self.in_system_call and -516 <= ctypes.c_int64(self.rax).value <= -512
+
+
+class _Iovec(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+def call(request: Request, tid: int, address: int = 0, data: int = 0) -> int:
+    """One ptrace request; raises OSError (ProcessLookupError when the thread is gone or not stopped)."""
+    ctypes.set_errno(0)
+    result: int = _ptrace(request, tid, address, data)
+    if result == -1 and (number := ctypes.get_errno()):
+        raise OSError(number, f"ptrace {request.name} {tid}: {os.strerror(number)}")
+    return result
+
+
+def get_registers(tid: int) -> Registers:
+    registers = Registers()
+    call(Request.GETREGS, tid, 0, ctypes.addressof(registers))
+    return registers
+
+
+def set_registers(tid: int, registers: Registers) -> None:
+    call(Request.SETREGS, tid, 0, ctypes.addressof(registers))
+
+
+def get_extended_state(tid: int) -> bytes:
+    """The XSAVE area in the standard format; bytes 464..471 hold the mask of features the kernel manages."""
+    buffer = ctypes.create_string_buffer(1 << 16)
+    vector = _Iovec(ctypes.addressof(buffer), len(buffer))
+    call(Request.GETREGSET, tid, NT_X86_XSTATE, ctypes.addressof(vector))
+    return buffer.raw[: vector.length]
+
+
+def get_signal_mask(tid: int) -> int:
+    mask = ctypes.c_uint64()
+    call(Request.GETSIGMASK, tid, 8, ctypes.addressof(mask))
+    return mask.value
+
+
+def set_signal_mask(tid: int, mask: int) -> None:
+    value = ctypes.c_uint64(mask)
+    call(Request.SETSIGMASK, tid, 8, ctypes.addressof(value))
+
+
+def wait(tid: int, *, block: bool = False) -> int | None:
+    """The next wait status of a traced thread; None when there is none yet (or, OSError, no such child)."""
+    status = ctypes.c_int()
+    while True:
+        result = _wait4(tid, ctypes.byref(status), WALL | (0 if block else os.WNOHANG), None)
+        if result == tid:
+            return status.value
+        if result == 0:
+            return None
+        number = ctypes.get_errno()
+        if number != 4:  # EINTR
+            raise OSError(number, f"wait4 {tid}: {os.strerror(number)}")
+
+
+def event_of(status: int) -> int:
+    """The ptrace event of a stop, 0 for an ordinary one."""
+    return status >> 16 if os.WIFSTOPPED(status & 0xFFFF) else 0

@@ -1,0 +1,235 @@
+"""Stop the world: every thread of a process stopped for the length of a `with`, without a trace.
+
+What the program must not notice: a system call that signal(7) lists as never restarted would return
+EINTR after a stop; it is turned into one that restarts. Signals that arrive meanwhile are delivered by
+the kernel as always, in their order. A process stopped by job control stays stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sidestep import errors
+from sidestep.errors import TargetError
+from sidestep.target.process import procfs, ptrace
+from sidestep.target.process.ptrace import Event, Option, Registers, Request
+
+EINTR = 2**64 - 4
+RESTART_UNLESS_HANDLER = 2**64 - 514  # -ERESTARTNOHAND: restarts, or EINTR when a handler is to run
+
+# signal(7): interrupted by a stop even without a handler, or never restarted. x86-64 numbers.
+NEVER_RESTARTED = frozenset({
+    232,  # epoll_wait
+    281,  # epoll_pwait
+    441,  # epoll_pwait2
+    65,  # semop
+    220,  # semtimedop
+    128,  # rt_sigtimedwait
+    208,  # io_getevents
+    333,  # io_pgetevents
+    426,  # io_uring_enter
+    42, 43, 288, 45, 47, 299, 44, 46, 307,  # connect accept accept4 recv* send*: with a time limit on the socket
+    0, 1, 19, 20,  # read write readv writev: sockets with a time limit, inotify
+    69, 70,  # msgsnd msgrcv
+})  # fmt: skip
+
+LONGEST_PAUSE = 0.05  # seconds that the other threads wait for one that does not come out of the kernel
+PATIENCE = 5.0  # seconds in which such a thread must have come out
+
+
+class StoppedThread:
+    """A thread in a ptrace stop; its registers are read once and written back when they changed."""
+
+    __slots__ = ("_registers", "changed", "tid")
+
+    def __init__(self, tid: int) -> None:
+        self.tid = tid
+        self._registers: Registers | None = None
+        self.changed = False
+
+    @property
+    def registers(self) -> Registers:
+        if self._registers is None:
+            self._registers = ptrace.get_registers(self.tid)
+        return self._registers
+
+    def move(self, address: int) -> None:
+        """Make the thread go on at another instruction pointer."""
+        self.registers.rip = address
+        self.changed = True
+
+    def write_back(self) -> None:
+        if self.changed and self._registers is not None:
+            ptrace.set_registers(self.tid, self._registers)
+            self.changed = False
+
+    def forget(self) -> None:
+        """Read the registers anew at the next use (after the thread ran)."""
+        self._registers = None
+        self.changed = False
+
+
+class Stop:
+    """The threads of one stopped process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.threads: dict[int, StoppedThread] = {}
+        self.exit_status: int | None = None
+
+    def __iter__(self) -> Iterator[StoppedThread]:
+        return iter(self.threads.values())
+
+    def check_alive(self) -> None:
+        if not self.threads:
+            raise TargetError(f"process {self.pid}", errors.PROCESS_GONE)
+
+    def write_back(self) -> None:
+        for thread in list(self.threads.values()):
+            try:
+                thread.write_back()
+            except ProcessLookupError:
+                self.thread_exited(thread.tid)
+
+    def thread_exited(self, tid: int) -> None:
+        """Reap a traced thread that was killed, so that its process can be waited for."""
+        self.threads.pop(tid, None)
+        try:
+            status = ptrace.wait(tid)
+        except OSError:
+            return
+        if status is not None and tid == self.pid:
+            self.exit_status = status
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[Stop]:
+    """All threads of the process stopped; released on the way out, whatever happened.
+
+    Call it from one OS thread only. Raises TargetError: gone, traced by somebody else, not permitted,
+    THREAD_STUCK when a thread does not come out of the kernel in `PATIENCE` seconds.
+    """
+    stop = Stop(pid)
+    try:
+        _stop_all(stop)
+        yield stop
+    finally:
+        release(stop)
+
+
+def _stop_all(stop: Stop) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not _try_to_stop_all(stop, deadline):
+        pass
+    stop.check_alive()
+
+
+def _try_to_stop_all(stop: Stop, deadline: float) -> bool:
+    """Stop thread after thread until no new one appears.
+
+    False, with all let go, when a thread slept in the kernel without interruption for `LONGEST_PAUSE`: the
+    parent of a vfork does until its child, which runs in the same memory, has called exec.
+    """
+    seized: set[int] = set()
+    began = time.monotonic()
+    while True:
+        fresh = [tid for tid in procfs.threads(stop.pid) if tid not in seized]
+        fresh = [tid for tid in fresh if _seize(stop.pid, tid)]
+        if not fresh:
+            return True
+        seized.update(fresh)
+        for tid in fresh:
+            ptrace.call(Request.INTERRUPT, tid)
+        stuck = _await(stop, fresh, began + LONGEST_PAUSE)
+        if stuck:
+            release(stop)
+            still = _await(stop, stuck, deadline)
+            release(stop)
+            if still:
+                names = ", ".join(f"{tid} ({procfs.thread_state(stop.pid, tid)})" for tid in still[:4])
+                raise TargetError(f"process {stop.pid}", errors.THREAD_STUCK, f"thread {names}")
+            return False
+
+
+def _seize(pid: int, tid: int) -> bool:
+    """Attach; False for a thread that has ended."""
+    try:
+        ptrace.call(Request.SEIZE, tid, 0, Option.SYSGOOD)
+        return True
+    except ProcessLookupError:
+        return False
+    except PermissionError as error:
+        if procfs.thread_state(pid, tid) in "ZX":
+            return False
+        tracer = procfs.read_status(pid).tracer
+        if tracer:
+            raise TargetError(f"process {pid}", errors.ALREADY_TRACED, f"pid {tracer}") from error
+        raise TargetError(f"process {pid}", errors.NO_PERMISSION) from error
+
+
+def _await(stop: Stop, tids: list[int], deadline: float) -> list[int]:
+    """Wait until the threads have stopped or ended; returns those that had not by the deadline."""
+    waiting = list(tids)
+    turns = 0
+    while waiting := [tid for tid in waiting if not _arrived(stop, tid)]:
+        turns += 1
+        if turns > 50:
+            time.sleep(50e-6 if turns < 1000 else 1e-3)
+        else:
+            os.sched_yield()
+        if time.monotonic() > deadline:
+            break
+    return waiting
+
+
+def _arrived(stop: Stop, tid: int) -> bool:
+    """True when the thread has stopped or ended."""
+    try:
+        status = ptrace.wait(tid)
+    except ChildProcessError:
+        return True
+    if status is None:
+        return False
+    if not os.WIFSTOPPED(status & 0xFFFF):
+        if tid == stop.pid:
+            stop.exit_status = status
+        return True
+    if ptrace.event_of(status) == Event.STOP:
+        stop.threads[tid] = thread = StoppedThread(tid)
+        try:
+            hide_interruption(thread)
+        except ProcessLookupError:
+            stop.thread_exited(tid)
+        return True
+    # A signal on its way: let the kernel deliver it. The requested stop comes before the handler's first instruction.
+    signal_number = os.WSTOPSIG(status & 0xFFFF) if status >> 16 == 0 else 0
+    try:
+        ptrace.call(Request.CONT, tid, 0, signal_number & 0x7F)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def hide_interruption(thread: StoppedThread) -> None:
+    """Turn the EINTR of a call that is never restarted into one that is (kernel: arch_do_signal_or_restart).
+
+    At once, so that the controller's death later in the stop does not let it through.
+    """
+    registers = thread.registers
+    if registers.rax == EINTR and registers.orig_rax in NEVER_RESTARTED:
+        registers.rax = RESTART_UNLESS_HANDLER
+        ptrace.set_registers(thread.tid, registers)
+
+
+def release(stop: Stop) -> None:
+    """Write changed registers and detach every thread; threads that died meanwhile are reaped."""
+    for thread in list(stop.threads.values()):
+        try:
+            thread.write_back()
+            ptrace.call(Request.DETACH, thread.tid)
+        except ProcessLookupError:
+            stop.thread_exited(thread.tid)
+    stop.threads.clear()
