@@ -38,9 +38,10 @@ from iced_x86 import (
 __all__ = [
     "GENERAL_REGISTERS", "HOST_IS_AMD", "Code", "EncodingKind", "FlowControl", "Instruction",
     "InstructionInfoFactory", "MemoryOperand", "Mnemonic", "OpAccess", "OpKind", "Register", "RflagsBits",
-    "boundaries", "can_fault", "condition_number", "containing", "decode", "direct_branch_target", "encode",
-    "falls_through", "general_register", "is_16_bit_branch", "is_call", "is_conditional", "is_counted_branch",
-    "is_far", "is_indirect_jump", "is_return", "is_syscall", "name", "register", "rip_target", "text",
+    "boundaries", "can_fault", "condition_number", "containing", "decode", "direct_branch_target",
+    "displacement_offset", "encode", "falls_through", "general_register", "is_16_bit_branch", "is_call",
+    "is_conditional", "is_counted_branch", "is_far", "is_indirect_jump", "is_return", "is_syscall", "name",
+    "register", "register_bits", "rip_target", "text",
 ]  # fmt: skip
 
 # In the order of their numbers in instruction encodings.
@@ -66,6 +67,8 @@ def _numbers(table: ModuleType, names: str) -> frozenset[int]:
 
 
 _FORMATTER = Formatter(FormatterSyntax.GAS)
+_FORMATTER.uppercase_hex = False
+_FORMATTER.branch_leading_zeros = False
 _ENCODER = Encoder(64)
 _INFO = InstructionInfoFactory()
 
@@ -110,6 +113,11 @@ def containing(instructions: Sequence[Instruction], address: int) -> Instruction
     return instructions[index]
 
 
+def displacement_offset() -> int:
+    """Where the displacement stands in the bytes that `encode` returned last."""
+    return _ENCODER.get_constant_offsets().displacement_offset
+
+
 def encode(instruction: Instruction, address: int) -> bytes:
     """The bytes of `instruction` for `address`: its RIP-relative operand or branch target stays what it is.
 
@@ -133,6 +141,12 @@ def name(instruction: Instruction) -> str:
 def register(register_name: str) -> Register_:
     """The decoder's number of a register. KeyError: no such register."""
     return _REGISTER_BY_NAME[register_name]
+
+
+@cache
+def register_bits(register_name: str) -> int:
+    """The width of a register in bits. KeyError: no such register."""
+    return RegisterExt.size(register(register_name)) * 8
 
 
 def general_register(number: int) -> str | None:
@@ -268,7 +282,9 @@ def can_fault(instruction: Instruction) -> bool:
         return False
     # The decoder reports a RIP-relative operand as an absolute address without a base.
     rip_relative = instruction.is_ip_rel_memory_operand
-    return any(_access_can_fault(access, rip_relative) for access in accesses) or _misalignment_faults(instruction)
+    if any(_access_can_fault(access, rip_relative) for access in accesses):
+        return True
+    return _misalignment_faults(instruction)
 
 
 def _access_can_fault(access: UsedMemory, rip_relative: bool) -> bool:
