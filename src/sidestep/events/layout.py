@@ -32,7 +32,6 @@ MAGIC: Final = b"SIDESTEP"
 VERSION: Final = 1
 HEADER_OFFSET: Final = 0
 HEADER_SIZE: Final = PAGE_SIZE
-PROCESS_SERIAL_OFFSET: Final = 128  # u32, counted up by each process that claims a block (lock xadd)
 BLOCKS_EXHAUSTED_OFFSET: Final = 192  # u32, 1 when a search found no free block; the controller clears it
 ARENAS_OFFSET: Final = 512  # {u64 start, u64 size} of each code arena
 ARENA_CAPACITY: Final = (HEADER_SIZE - ARENAS_OFFSET) // 16
@@ -59,9 +58,9 @@ DATA_SIZE: Final = COUNTERS_OFFSET + BLOCK_COUNT * COUNTER_BLOCK_SIZE
 SHARED_BLOCK: Final = 0  # for whoever found no block: attributed to pid 0, `lock inc`
 SCRATCH_BLOCK: Final = 1  # takes the unlocked increment of a hit that was counted elsewhere; never summed
 FIRST_FREE_BLOCK: Final = 2
-# A block entry's first word is pid | kind << 32 | process serial << 34; its second is the thread's fs base.
+# A block entry's first word is pid | kind << 32 (lock cmpxchg from 0), its second the fs base. Nobody
+# looks for a block by its pid, so processes that see equal pids (pid namespaces) never share one.
 BLOCK_KIND_SHIFT: Final = 32
-BLOCK_SERIAL_SHIFT: Final = 34
 KIND_FREE: Final = 0
 KIND_THREAD: Final = 1
 KIND_PROCESS: Final = 2
@@ -78,19 +77,21 @@ RINGS_BUDGET: Final = 64 << 20  # bytes for all rings of a machine with many CPU
 
 # Event records
 RECORD_MAGIC: Final = 0x5D57
+PENDING_MAGIC: Final = 0x5D56  # in place of the magic from reservation to commit
 RECORD_HEADER_SIZE: Final = 24  # u16 magic, u16 size / 8, u32 event index, u64 tsc, u32 tid, u32 pid
 LARGEST_RECORD: Final = 32 << 10  # below half of the smallest ring
 DEFAULT_STRING_LIMIT: Final = 256
 DEFAULT_STACK_DEPTH: Final = 16
 
-# The process page: private memory of each process (all zero in a forked child), RW, one for each code arena
+# The process page: private memory of each process, all zero in a forked child (MADV_WIPEONFORK)
 PROCESS_BLOCK_OFFSET: Final = 0  # u64, address of the process's own block, 0 when not claimed yet
-PROCESS_PID_OFFSET: Final = 8  # u32 pid, u32 serial; both 0 until the first hit
+PROCESS_PID_OFFSET: Final = 8  # u32, 0 until the first hit
 THREAD_TABLE_OFFSET: Final = PAGE_SIZE
 THREAD_TABLE_ENTRIES: Final = 1024  # {u64 fs base, u64 address of the thread's block}
 THREAD_TABLE_PROBES: Final = 8  # slots that are tried from the hashed one on
 THREAD_HASH_SHIFT: Final = 8  # slot offset = (fs base >> 8) & 0x3ff0
 THREAD_HASH_MASK: Final = (THREAD_TABLE_ENTRIES - 1) * 16
+THREAD_RESERVED: Final = 1  # as fs base: the slot is taken, its block not known yet
 PROCESS_PAGE_SIZE: Final = THREAD_TABLE_OFFSET + THREAD_TABLE_ENTRIES * 16 + PAGE_SIZE
 
 _HEADER = struct.Struct("<8sIIQQIIIIQQIII")
@@ -242,15 +243,14 @@ class ProbeRecord:
 class BlockEntry(NamedTuple):
     """Whose a block of counters is. `fs_base` is 0 for a block that a whole process uses."""
 
-    pid: int
+    pid: int  # as the process itself sees it (in its pid namespace)
     kind: int
-    serial: int
     fs_base: int
 
 
 def read_block_entry(shared: bytes | Shared, block: int) -> BlockEntry:
     word, fs_base = _BLOCK.unpack_from(shared, block_offset(block))
-    return BlockEntry(word & 0xFFFFFFFF, word >> BLOCK_KIND_SHIFT & 3, word >> BLOCK_SERIAL_SHIFT, fs_base)
+    return BlockEntry(word & 0xFFFFFFFF, word >> BLOCK_KIND_SHIFT & 3, fs_base)
 
 
 def initialise(shared: Shared) -> None:
