@@ -40,8 +40,8 @@ __all__ = [
     "InstructionInfoFactory", "MemoryOperand", "Mnemonic", "OpAccess", "OpKind", "Register", "RflagsBits",
     "boundaries", "can_fault", "condition_number", "containing", "decode", "direct_branch_target",
     "displacement_offset", "encode", "falls_through", "general_register", "is_16_bit_branch", "is_call",
-    "is_conditional", "is_counted_branch", "is_far", "is_indirect_jump", "is_return", "is_syscall", "name",
-    "register", "register_bits", "rip_target", "text",
+    "is_conditional", "is_counted_branch", "is_far", "is_indirect_jump", "is_return", "is_syscall",
+    "memory_base", "name", "register", "register_bits", "rip_target", "text",
 ]  # fmt: skip
 
 # In the order of their numbers in instruction encodings.
@@ -154,12 +154,20 @@ def general_register(number: int) -> str | None:
     return _GENERAL_BY_REGISTER.get(number)
 
 
+def memory_base(instruction: Instruction) -> str:
+    """The name of the memory operand's base register, "none" without one."""
+    return _NAME_BY_REGISTER[instruction.memory_base]
+
+
 # Where control goes
 
 _NEAR_BRANCHES = (OpKind.NEAR_BRANCH64, OpKind.NEAR_BRANCH32, OpKind.NEAR_BRANCH16)
-_16_BIT_CODES = _numbers(Code, """
+_16_BIT_CODES = _numbers(
+    Code,
+    """
     CALL_RM16 JMP_RM16 RETNW RETNW_IMM16 CALL_REL16 JMP_REL16 JMP_REL8_16
-""")
+""",
+)
 
 
 def direct_branch_target(instruction: Instruction) -> int | None:
@@ -239,24 +247,33 @@ def rip_target(instruction: Instruction) -> int | None:
 # Faults
 
 # These raise #DE, #GP, #UD or a trap by what their operands hold, or always.
-_FAULTING = _numbers(Mnemonic, """
+_FAULTING = _numbers(
+    Mnemonic,
+    """
     DIV IDIV UD0 UD1 UD2 INT INT1 INT3 INTO LDMXCSR VLDMXCSR FXRSTOR FXRSTOR64 FXSAVE FXSAVE64 XRSTOR
     XRSTOR64 XSAVE XSAVE64 XSAVEC XSAVEC64 XSAVEOPT XSAVEOPT64 XGETBV RDPMC WRFSBASE WRGSBASE RDFSBASE
     RDGSBASE WRPKRU RDPKRU LFS LGS LSS CMPXCHG16B SYSENTER INCSSPD INCSSPQ WRSSD WRSSQ RSTORSSP
     SAVEPREVSSP ENCLU VMCALL VMMCALL UIRET SENDUIPI
-""")
+""",
+)
 _SEGMENT_LOADS = frozenset(
     value for key, value in vars(Code).items()
     if isinstance(value, int) and key.startswith(("MOV_SREG_", "POPW_FS", "POPW_GS", "POPQ_FS", "POPQ_GS"))
 )  # fmt: skip
 # Legacy SSE faults on a misaligned operand of 16 bytes, except in these; VEX and EVEX only in `_ALIGNED`.
-_UNALIGNED_SSE = _numbers(Mnemonic, """
+_UNALIGNED_SSE = _numbers(
+    Mnemonic,
+    """
     MOVUPS MOVUPD MOVDQU LDDQU MASKMOVDQU PCMPESTRI PCMPESTRM PCMPISTRI PCMPISTRM PCMPESTRI64
     PCMPESTRM64
-""")
-_ALIGNED = _numbers(Mnemonic, """
+""",
+)
+_ALIGNED = _numbers(
+    Mnemonic,
+    """
     VMOVAPS VMOVAPD VMOVDQA VMOVDQA32 VMOVDQA64 VMOVNTPS VMOVNTPD VMOVNTDQ VMOVNTDQA
-""")
+""",
+)
 # Displacements from the stack pointer down to the red zone's end; lower ones probe for the guard page.
 _LOWEST_STACK_DISPLACEMENT = -128 - 8
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
-from .insn import (
+from sidestep.arch.x86_64.insn import (
     GENERAL_REGISTERS,
     Code,
     Instruction,
@@ -319,7 +319,8 @@ def _mov_constant(destination: str, value: int) -> Piece:
 def _build(code_name: str, *operands: Operand, lock: bool = False) -> Piece:
     for index, operand in enumerate(operands):
         if isinstance(operand, Memory) and operand.base == "rip":
-            code, offset = _encoded(code_name, (*operands[:index], Memory("rip"), *operands[index + 1 :]), lock)
+            others = operands[:index], operands[index + 1 :]
+            code, offset = _encoded(code_name, (*others[0], Memory("rip"), *others[1]), lock)
             return RipRelative(code, offset, operand.displacement)
     return _encoded(code_name, operands, lock)[0]
 
@@ -350,4 +351,5 @@ def _memory_operand(memory: Memory) -> MemoryOperand:
     size = 8 if memory.displacement or memory.base in ("none", "rip") else 0
     if size and memory.base not in ("none", "rip") and -128 <= memory.displacement <= 127:
         size = 1
-    return MemoryOperand(base, index, memory.scale, memory.displacement, size, False, register(memory.segment))
+    segment = register(memory.segment)
+    return MemoryOperand(base, index, memory.scale, memory.displacement, size, False, segment)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from .insn import Instruction, encode
-from .shapes import Piece, RipRelative, register_number
+from sidestep.arch.x86_64.insn import Instruction, encode
+from sidestep.arch.x86_64.shapes import Piece, RipRelative, register_number
 
 # The low four bits of 0F 8x, in the names that assemblers use.
 CONDITIONS: dict[str, int] = {
@@ -76,9 +76,10 @@ class Assembler:
     def jump(self, name: Hashable) -> None:
         self._relative(b"\xe9", name)
 
-    def jump_if(self, condition: str, name: Hashable) -> None:
-        """A conditional jump; `condition` as in CONDITIONS."""
-        self._relative(bytes((0x0F, 0x80 | CONDITIONS[condition])), name)
+    def jump_if(self, condition: str | int, name: Hashable) -> None:
+        """A conditional jump; `condition` is a name or a number of CONDITIONS."""
+        number = condition if isinstance(condition, int) else CONDITIONS[condition]
+        self._relative(bytes((0x0F, 0x80 | number)), name)
 
     def call(self, name: Hashable) -> None:
         self._relative(b"\xe8", name)
@@ -96,8 +97,9 @@ class Assembler:
         else:
             self._code += _ABSOLUTE_JUMP + target.to_bytes(8, "little")
 
-    def jump_if_to(self, number: int, target: int) -> None:
-        """A conditional jump to an absolute address; `number` is the condition's, as in CONDITIONS."""
+    def jump_if_to(self, condition: str | int, target: int) -> None:
+        """A conditional jump to an absolute address: 6 bytes, or 16 if that is beyond 2 GiB."""
+        number = condition if isinstance(condition, int) else CONDITIONS[condition]
         displacement = target - (self.here + 6)
         if fits_32_bits(displacement):
             self._code += bytes((0x0F, 0x80 | number)) + displacement.to_bytes(4, "little", signed=True)
