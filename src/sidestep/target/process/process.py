@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import select
+import signal
 import subprocess
 import threading
 import time
@@ -210,6 +211,28 @@ class Process:
 
         self._tracer.run(work)
 
+    def run_until(self, ready: Callable[[], bool]) -> bool:
+        """Let a held program run to its first system call at which `ready()`, and hold it behind that call.
+
+        By system calls, not by a breakpoint: should the controller die meanwhile, the program just runs on.
+        False when the program ended or was let go before.
+        """
+
+        def work() -> bool:
+            stop = self._held
+            while stop is not None and stop.threads:
+                at_call = _resume_held(stop, self.pid, Request.SYSCALL) == SYSTEM_CALL_STOP
+                if at_call and ready():
+                    ptrace.call(Request.INTERRUPT, self.pid)
+                    while stop.threads and _resume_held(stop, self.pid, Request.CONT) != Event.STOP:
+                        pass
+                    return bool(stop.threads)
+            if stop is not None and stop.exit_status is not None:
+                self.exit = Exit.from_status(stop.exit_status)
+            return False
+
+        return self._tracer.run(work)
+
     @property
     def held(self) -> bool:
         return self._held is not None
@@ -225,6 +248,30 @@ class Process:
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
+
+
+SYSTEM_CALL_STOP = -1
+
+
+def _resume_held(stop: Stop, pid: int, request: Request) -> int:
+    """Resume the only thread of a held process, passing on a signal; the event of its next stop."""
+    thread = stop.threads[pid]
+    thread.write_back()
+    thread.forget()
+    number = 0
+    while True:
+        ptrace.call(request, pid, 0, number)
+        status = ptrace.wait(pid, block=True)
+        assert status is not None
+        if not os.WIFSTOPPED(status & 0xFFFF):
+            stop.exit_status = status
+            stop.threads.clear()
+            return 0
+        number = os.WSTOPSIG(status & 0xFFFF)
+        if number == signal.SIGTRAP | 0x80:
+            return SYSTEM_CALL_STOP
+        if event := ptrace.event_of(status):
+            return event
 
 
 def attach(pid: int, *, allow_seccomp: bool = False) -> Process:

@@ -1,0 +1,138 @@
+"""Probe objects: what the user holds. No I/O happens here; a session gives them life."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sidestep import errors
+from sidestep.errors import ProbeError
+from sidestep.spec import ProbeSpec, Where, parse_where
+
+Handler = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The built-in action that only counts hits (with a condition: the hits that meet it, too)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The built-in action that records an event: the fields and the condition of a probe text.
+
+    `string_limit` is in bytes; `stack_depth` counts frames (0: no backtrace). `tid` and `comm` restrict the hits
+    that are recorded, not those that are counted.
+    """
+
+    spec: ProbeSpec
+    string_limit: int = 256
+    stack_depth: int = 0
+    tid: int | None = None
+    comm: str | None = None
+    emit: bool = True  # False: only the matches are counted, nothing goes into the ring
+
+
+class Live(Protocol):
+    """What a session tells about a probe that is registered in it."""
+
+    def hits_of(self, probe: Kprobe) -> dict[int, int]: ...
+    def lost_of(self, probe: Kprobe) -> int: ...
+    def matched_of(self, probe: Kprobe) -> int: ...
+
+
+class Kprobe:
+    """A probe on one instruction.
+
+    Say where by `where` ("[MODULE:]SYMBOL[+OFFSET]" or "[MODULE:]0xOFFSET"), or by `symbol_name`, `offset` and
+    `module`, or by `addr` (a run-time address); exactly one of these. Without an `action` its hits are counted.
+    """
+
+    def __init__(
+        self,
+        where: str | Where | None = None,
+        *,
+        symbol_name: str | None = None,
+        offset: int = 0,
+        module: str | None = None,
+        addr: int | None = None,
+        pre_handler: Handler | None = None,
+        post_handler: Handler | None = None,
+        disabled: bool = False,
+        action: Count | Record | None = None,
+    ) -> None:
+        if sum(given is not None for given in (where, symbol_name, addr)) != 1:
+            raise ValueError("a probe needs exactly one of where, symbol_name and addr")
+        if addr is not None and (offset or module is not None):
+            raise ValueError("offset and module go with symbol_name, not with addr")
+        if where is not None and (offset or module is not None):
+            raise ValueError("write the offset and the module into where: MODULE:SYMBOL+OFFSET")
+        if pre_handler is not None or post_handler is not None:
+            raise ProbeError("kprobe", errors.NOT_SUPPORTED, "handlers; this version counts and records")
+        if symbol_name is not None:
+            where = Where(module, symbol_name, offset)
+        self.where: Where | None = parse_where(where) if isinstance(where, str) else where
+        self.requested_address = addr
+        self.action: Count | Record = action or Count()
+        self.disabled = disabled
+        self.registered = False
+        self.gone = False
+        self.addr: int | None = addr
+        self.symbol: str | None = None
+        self.module: str | None = None
+        self.method: str | None = None
+        self.why: str | None = None
+        self.note: str | None = None
+        self._live: Live | None = None
+        self._final: tuple[dict[int, int], int, int] = ({}, 0, 0)
+
+    @property
+    def name(self) -> str:
+        """How messages and tables call the probe: its event name, or the place as written."""
+        if isinstance(self.action, Record) and self.action.spec.event:
+            return self.action.spec.event
+        return self.symbol or str(self.where or f"{self.requested_address:#x}")
+
+    @property
+    def hits(self) -> int:
+        """How often control arrived at the instruction while the probe was armed, in all processes."""
+        return sum(self.hits_by_pid.values())
+
+    @property
+    def hits_by_pid(self) -> dict[int, int]:
+        """Hits by process: the target and the children it forked. Pid 0: hits whose process could not be noted."""
+        return self._live.hits_of(self) if self._live else dict(self._final[0])
+
+    @property
+    def lost(self) -> int:
+        """Events that found their ring full."""
+        return self._live.lost_of(self) if self._live else self._final[1]
+
+    @property
+    def matched(self) -> int:
+        """Hits that met the condition and the filters; all hits where there is none."""
+        return self._live.matched_of(self) if self._live else self._final[2]
+
+    @property
+    def nmissed(self) -> int:
+        """Hits whose handlers did not run. Counting and recording run at every hit: always 0."""
+        return 0
+
+    @property
+    def optimized(self) -> bool:
+        """Entered by a jump, not by a trap."""
+        return self.registered and not self.disabled and self.method is not None
+
+    def _attach(self, live: Live) -> None:
+        self._live, self.registered, self.gone = live, True, False
+
+    def _release(self) -> None:
+        """Keep the final figures; the session is done with the probe."""
+        if self._live is not None:
+            self._final = (self.hits_by_pid, self.lost, self.matched)
+        self._live, self.registered = None, False
+
+    def __repr__(self) -> str:
+        state = "registered" if self.registered else "not registered"
+        return f"<Kprobe {self.name} {state}>"

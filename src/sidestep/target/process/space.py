@@ -1,0 +1,92 @@
+"""Room for detour buffers: code arenas near the modules, and which of their bytes are free."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+
+from sidestep import errors
+from sidestep.address import Range
+from sidestep.errors import TargetError
+from sidestep.events import layout
+from sidestep.target.process.areas import PAGE, CodeArena, create_arena
+from sidestep.target.process.process import Process
+
+SMALLEST_ARENA = 64 << 10
+ALIGNMENT = 16
+Emit = Callable[[CodeArena, int], bytes]
+
+
+class CodeSpace:
+    """The code arenas of one session. `start_arena` emits what each of them begins with."""
+
+    def __init__(self, process: Process, start_arena: Emit, announce: Callable[[list[CodeArena]], None]) -> None:
+        self._process, self._start_arena, self._announce = process, start_arena, announce
+        self.arenas: list[CodeArena] = []
+        self._free: dict[int, list[tuple[int, int]]] = {}  # by arena address: (size, address), sorted
+
+    def reserve(self, near: Range, size: int) -> CodeArena:
+        """An arena within reach of `near` with `size` bytes behind those in use; made if there is none."""
+        for arena in self.arenas:
+            if arena.reaches(near) and arena.code_size - arena.used >= size:
+                return arena
+        wanted = max(SMALLEST_ARENA, size + PAGE + PAGE - 1 & ~(PAGE - 1))
+        if len(self.arenas) == layout.ARENA_CAPACITY:
+            raise TargetError(f"process {self._process.pid}", errors.TOO_MANY_PROBES, "no room for another code arena")
+        arena = self._process.in_window(
+            lambda window: create_arena(window, near, wanted, layout.PROCESS_PAGE_SIZE)
+        )
+        self.arenas.append(arena)
+        self._free[arena.address] = []
+        self._announce(self.arenas)
+        start = self._start_arena(arena, arena.address)
+        self._process.memory.write(arena.address, start)
+        arena.used = len(start) + ALIGNMENT - 1 & ~(ALIGNMENT - 1)
+        return arena
+
+    def place(self, near: Range, emit: Emit, size_before: int = 0) -> tuple[int, bytes]:
+        """Emit code for where there is room; returns its address and bytes (not written yet).
+
+        `size_before` is the size of what it replaces: a freed place of that size is tried first.
+        """
+        if size_before:
+            for arena in self.arenas:
+                if arena.reaches(near) and (found := self._take(arena, size_before)) is not None:
+                    size, address = found
+                    code = emit(arena, address)
+                    if len(code) <= size:
+                        return address, code
+                    insort(self._free[arena.address], (size, address))
+        arena = self.reserve(near, 2 * PAGE)
+        code = emit(arena, arena.address + arena.used)
+        if len(code) > arena.code_size - arena.used:
+            arena = self.reserve(near, len(code) + PAGE)
+            code = emit(arena, arena.address + arena.used)
+        address = arena.address + arena.used
+        arena.used += self._rounded(len(code))
+        return address, code
+
+    def _take(self, arena: CodeArena, size: int) -> tuple[int, int] | None:
+        free = self._free[arena.address]
+        for index, (room, _) in enumerate(free):
+            if room >= size:
+                return free.pop(index)
+        return None
+
+    def release(self, span: Range) -> None:
+        """Make a buffer's bytes free. The caller has proved that nothing runs there or will return there."""
+        for arena in self.arenas:
+            if arena.address <= span.start < arena.address + arena.code_size:
+                insort(self._free[arena.address], (self._rounded(span.size), span.start))
+
+    @staticmethod
+    def _rounded(size: int) -> int:
+        return size + ALIGNMENT - 1 & ~(ALIGNMENT - 1)
+
+    @property
+    def spans(self) -> list[Range]:
+        return [Range(arena.address, arena.address + arena.size) for arena in self.arenas]
+
+    @property
+    def code_spans(self) -> list[Range]:
+        return [Range(arena.address, arena.address + arena.code_size) for arena in self.arenas]

@@ -1,0 +1,211 @@
+"""Stopping a process, running system calls in it, and what happens when the controller is killed meanwhile."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from harness.build import Builder
+from harness.running import Running
+from sidestep import errors
+from sidestep.address import Range
+from sidestep.errors import TargetError
+from sidestep.maps import read_maps
+from sidestep.target.process import areas, procfs
+from sidestep.target.process.process import Process, Window, attach, launch
+
+Run = Callable[..., Running]
+GETPID, GETTID, GETPPID = 39, 186, 110
+
+CONTROLLER = """
+import sys
+from sidestep.target.process.process import attach
+process = attach(int(sys.argv[1]))
+def borrow(window):
+    with window.calls() as calls:
+        for _ in range(20):
+            calls.call(39)
+print("stopping", flush=True)
+while True:
+    process.in_window(borrow)
+"""
+
+
+def borrow(window: Window) -> tuple[int, int]:
+    with window.calls() as calls:
+        return calls.call(GETPID), calls.call(GETTID)
+
+
+def test_a_borrowed_thread_runs_system_calls_and_goes_on(build: Builder, run: Run) -> None:
+    running = run(build("threads"), "20000", "wait")
+    running.expect("ready")
+    process = attach(running.pid)
+    assert process.in_window(borrow)[0] == running.pid
+    running.send()
+    for _ in range(50):
+        process.in_window(borrow)
+    process.close()
+    running.send()
+    assert running.finish().status == 0
+
+
+@pytest.mark.parametrize("name", ["epoll", "futex", "sigwait", "messages"])
+def test_a_stop_does_not_show_in_system_calls(build: Builder, run: Run, name: str) -> None:
+    bare, stopped = run(build(name), "1"), run(build(name), "1")
+    process = attach(stopped.pid)
+    for running in (bare, stopped):
+        time.sleep(0.1)  # blocked by now, or not yet: both must look the same
+        if running is stopped:
+            for _ in range(20):
+                process.in_window(borrow)
+        running.send()
+        running.close_input()
+    process.close()
+    assert stopped.finish() == bare.finish()
+
+
+@pytest.mark.parametrize("name", ["vectors", "signals", "threads", "epoll"])
+def test_a_target_survives_the_death_of_a_controller_that_had_stopped_it(build: Builder, run: Run, name: str) -> None:
+    bare = run(build(name), "wait")
+    running = run(build(name), "wait")
+    for each in (bare, running):
+        each.expect("ready")
+        each.send()
+    for _ in range(8):
+        controller = subprocess.Popen(
+            [sys.executable, "-c", CONTROLLER, str(running.pid)], stdout=subprocess.PIPE, process_group=0
+        )
+        assert controller.stdout is not None
+        assert controller.stdout.readline() == b"stopping\n"
+        time.sleep(random.random() * 0.02)
+        controller.kill()
+        controller.wait()
+        controller.stdout.close()
+    for each in (bare, running):
+        for _ in range(3):
+            each.send()
+    outcome = running.finish()
+    assert outcome.status == 0, str(outcome)
+    if name != "epoll":  # a call that cannot be restarted from a signal frame may return EINTR
+        assert fixed_lines(outcome.output) == fixed_lines(bare.finish().output)
+
+
+def fixed_lines(output: str) -> list[str]:
+    return [line for line in output.splitlines() if not line.startswith("varying")]
+
+
+def test_areas_come_and_go_without_a_trace(build: Builder, run: Run) -> None:
+    running = run(build("threads"), "wait")
+    running.expect("ready")
+    before = read_maps(running.pid)
+    descriptors = os.listdir(f"/proc/{running.pid}/fd")
+    process = attach(running.pid)
+    main = [m for m in before if m.path.endswith("/threads")]
+    near = Range(main[0].start, main[-1].end)
+
+    def create(window: Window) -> tuple[areas.SharedArea, areas.CodeArena]:
+        shared = areas.create_shared(window, 1 << 20, [(0, 1 << 20, 0)])
+        window.maps = read_maps(running.pid)
+        return shared, areas.create_arena(window, near, 1 << 16, 1 << 14)
+
+    shared, arena = process.in_window(create)
+    assert arena.reaches(near)
+    added = [m for m in read_maps(running.pid) if m not in before]
+    assert sorted(m.perms for m in added) == ["r-xp", "rw-p", "rw-s"]
+    assert os.listdir(f"/proc/{running.pid}/fd") == descriptors
+    assert areas.processes_that_map(shared.inode) == [running.pid]
+    process.memory.write(shared.address, b"hello")
+    assert shared.view[:5] == b"hello"
+    process.in_window(lambda window: areas.unmap(window, [shared.span, Range(arena.address, arena.address + arena.size)]))
+    shared.close()
+    assert read_maps(running.pid) == before
+    process.close()
+    running.send()
+    running.send()
+    assert running.finish().status == 0
+
+
+def test_a_stopped_process_stays_stopped(build: Builder, run: Run) -> None:
+    running = run(build("threads"), "wait")
+    running.expect("ready")
+    os.kill(running.pid, signal.SIGSTOP)
+    os.waitpid(running.pid, os.WUNTRACED)
+    process = attach(running.pid)
+    for _ in range(5):
+        assert process.in_window(borrow)[0] == running.pid
+    process.close()
+    assert set(procfs.thread_state(running.pid, tid) for tid in procfs.threads(running.pid)) == {"T"}
+    os.kill(running.pid, signal.SIGCONT)
+    running.send()
+    running.send()
+    assert running.finish().status == 0
+
+
+def launched(words: list[str]) -> Process:
+    return launch(words, stdout=subprocess.PIPE)
+
+
+def test_launch_holds_a_program_before_its_first_instruction() -> None:
+    process = launched(["/bin/sh", "-c", "echo hello; exit 7"])
+    assert process.held
+    assert process.in_window(borrow) == (process.pid, process.pid)
+    maps = read_maps(process.pid)
+    assert not any("libc" in m.path for m in maps)
+    process.resume()
+    ended = process.wait(10)
+    assert ended is not None and ended.code == 7
+    assert process.child is not None and process.child.stdout is not None
+    assert process.child.stdout.read() == b"hello\n"
+    process.child.stdout.close()
+    process.close()
+
+
+def test_launch_reports_what_cannot_be_started() -> None:
+    with pytest.raises(FileNotFoundError):
+        launched(["/no/such/program"])
+    with pytest.raises(PermissionError):
+        launched(["/etc/passwd"])
+
+
+def refusal(pid: int) -> errors.Reason:
+    with pytest.raises(TargetError) as caught:
+        attach(pid)
+    assert str(caught.value).count("\n") <= 2
+    return caught.value.reason
+
+
+def test_what_cannot_be_attached_is_named(build: Builder, run: Run, tmp_path: object) -> None:
+    assert refusal(2**22 - 1) is errors.NO_SUCH_PROCESS
+    assert refusal(os.getpid()) is errors.NO_PERMISSION
+    assert refusal(2) is errors.KERNEL_THREAD
+    zombie = subprocess.Popen(["true"])
+    while procfs.read_status(zombie.pid).state != "Z":
+        time.sleep(0.01)
+    assert refusal(zombie.pid) is errors.ZOMBIE
+    zombie.wait()
+    running = run(build("threads"), "wait")
+    running.expect("ready")
+    tracer = subprocess.Popen(["gdb", "-q", "-p", str(running.pid)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    while not procfs.read_status(running.pid).tracer:
+        time.sleep(0.01)
+    with pytest.raises(TargetError) as caught:
+        attach(running.pid)
+    assert caught.value.reason is errors.ALREADY_TRACED and str(tracer.pid) in str(caught.value)
+    tracer.communicate(b"detach\nquit\n")
+    other = subprocess.Popen([build("threads"), "wait"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    with pytest.raises(TargetError) as caught:
+        pid = procfs.find("threads")
+    assert caught.value.reason is errors.SEVERAL_PROCESSES and str(other.pid) in caught.value.detail
+    other.kill()
+    other.communicate()
+    with pytest.raises(TargetError) as caught:
+        pid = procfs.find("no-such-name")
+        assert pid
+    assert caught.value.reason is errors.NO_SUCH_PROCESS
