@@ -1,0 +1,116 @@
+"""Where the bytes of an ELF image come from: a file, a string of bytes, or the memory of a process."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from sidestep import errors
+from sidestep.errors import SidestepError, TargetError
+
+Reader = Callable[[int, int], bytes]
+"""Reads memory of the target: (address, size) to bytes. May raise OSError or a SidestepError, or return less."""
+
+LARGEST_READ = 1 << 28
+"""No table that is believed is larger than this many bytes."""
+
+
+class Segment(NamedTuple):
+    """One program header. Addresses are the file's own (without the load bias)."""
+
+    type: int
+    flags: int
+    offset: int
+    address: int
+    file_size: int
+    memory_size: int
+
+
+class Content(Protocol):
+    """The bytes of an image by file offset."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """At most `size` bytes; fewer at the end or where nothing can be read. Never raises."""
+        ...
+
+
+class FileContent:
+    """A regular file, held open. It is read and never mapped: a file that shrinks must not raise SIGBUS here."""
+
+    def __init__(self, path: str) -> None:
+        self._file = -1
+        try:
+            # O_NONBLOCK: the path may lead to a FIFO, whose open would wait for ever.
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+            status = os.fstat(self._file)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else None
+            raise TargetError(path, errors.ELF_MALFORMED, reason or "its name cannot be opened") from error
+        if not stat.S_ISREG(status.st_mode):
+            raise TargetError(path, errors.ELF_MALFORMED, "not a regular file")
+        self.device, self.inode, self.size = status.st_dev, status.st_ino, status.st_size
+
+    def __del__(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+    def read(self, offset: int, size: int) -> bytes:
+        size = min(size, self.size - offset, LARGEST_READ)
+        if offset < 0 or size <= 0:
+            return b""
+        try:
+            data = os.pread(self._file, size, offset)
+            while len(data) < size:
+                more = os.pread(self._file, size - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError:
+            return b""
+        return data
+
+
+class BytesContent:
+    """An image that is in memory here (the vdso, a test)."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self, offset: int, size: int) -> bytes:
+        if offset < 0 or size <= 0:
+            return b""
+        return self._data[offset : offset + size]
+
+
+class MemoryContent:
+    """An image that only exists in the target's memory: file offsets are found through the loaded segments."""
+
+    def __init__(self, read: Reader, base: int) -> None:
+        self._read = read
+        self._base = base
+        self.bias = base
+        self.loads: Sequence[Segment] = ()
+
+    def read(self, offset: int, size: int) -> bytes:
+        if offset < 0 or size <= 0:
+            return b""
+        for load in self.loads:
+            if load.offset <= offset < load.offset + load.file_size:
+                size = min(size, load.offset + load.file_size - offset)
+                return self.read_address(self.bias + load.address + offset - load.offset, size)
+        return b"" if self.loads else self.read_address(self._base + offset, min(size, 4096 - offset))
+
+    def read_address(self, address: int, size: int) -> bytes:
+        return read_memory(self._read, address, min(size, LARGEST_READ))
+
+
+def read_memory(read: Reader, address: int, size: int) -> bytes:
+    """What `read` gives, or nothing where it fails."""
+    if not 0 <= address < 1 << 63 or size <= 0:
+        return b""
+    try:
+        return read(address, size)
+    except (OSError, SidestepError, OverflowError, ValueError):
+        return b""

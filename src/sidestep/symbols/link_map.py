@@ -1,0 +1,89 @@
+"""The dynamic loader's own list of what it has loaded, in load order.
+
+`struct r_debug` and `struct link_map` as in <link.h>; the debugger interface is part of every loader's contract
+(glibc, musl). Version 2 of r_debug adds `r_next`: the namespaces made by dlmopen.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sidestep.symbols.content import Reader, read_memory
+from sidestep.symbols.symbol_table import find_data
+
+if TYPE_CHECKING:
+    from sidestep.symbols.modules import Module
+
+DT_DEBUG = 21
+_AT_ENTRY = 9
+_MOST_NAMESPACES = 64
+_MOST_MODULES = 1 << 14
+
+
+def entry_point(pid: int) -> int | None:
+    """The address where the kernel started the program (AT_ENTRY)."""
+    try:
+        with open(f"/proc/{pid}/auxv", "rb") as file:
+            raw = file.read(4096)
+    except OSError:
+        return None
+    return next(
+        (value for tag, value in struct.iter_unpack("<QQ", raw[: len(raw) // 16 * 16]) if tag == _AT_ENTRY),
+        None,
+    )
+
+
+def load_order(started: Module | None, modules: Sequence[Module], read: Reader) -> list[int]:
+    """The runtime addresses of the dynamic sections, main program first; empty when there is no such list.
+
+    `started` is what the kernel started: the main program, or the loader itself (`ld.so PROGRAM`).
+    """
+    addresses: list[int] = []
+    debug = _debug_structure(started, modules, read)
+    for _ in range(_MOST_NAMESPACES):
+        raw = read_memory(read, debug, 48) if debug else b""
+        if len(raw) < 40:
+            break
+        version, link = struct.unpack_from("<i4xQ", raw)
+        seen: set[int] = set()
+        while link and link not in seen and len(seen) < _MOST_MODULES:
+            seen.add(link)
+            entry = read_memory(read, link, 32)
+            if len(entry) < 32:
+                break
+            _, _, dynamic, link = struct.unpack("<QQQQ", entry)
+            addresses.append(dynamic)
+        debug = struct.unpack_from("<Q", raw, 40)[0] if version >= 2 and len(raw) == 48 else 0
+    return addresses
+
+
+def _debug_structure(started: Module | None, modules: Sequence[Module], read: Reader) -> int:
+    """The address of r_debug, 0 if it is not there (a static program, or the loader has not run yet)."""
+    if started is not None and DT_DEBUG in started.elf.dynamic:
+        position = _dynamic_entry(started, DT_DEBUG)
+        if position is not None:
+            address = int.from_bytes(read_memory(read, position + 8, 8), "little")
+            if address:
+                return address
+    for module in modules:
+        if module.name.startswith(("ld-", "ld.", "libc.musl", "ld64")):
+            symbol = find_data(module.elf, "_r_debug")
+            if symbol is not None:
+                return module.bias + symbol.address
+    return 0
+
+
+def _dynamic_entry(module: Module, tag: int) -> int | None:
+    """The runtime address of an entry of the dynamic section."""
+    section = module.elf.dynamic_section
+    if section is None:
+        return None
+    raw = module.elf.read(section.start, min(section.size, 1 << 16))
+    for index, (found, _) in enumerate(struct.iter_unpack("<QQ", raw[: len(raw) // 16 * 16])):
+        if found == tag:
+            return module.bias + section.start + index * 16
+        if found == 0:
+            break
+    return None

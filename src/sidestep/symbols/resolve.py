@@ -1,0 +1,245 @@
+"""From the name of a probepoint to addresses, and from addresses to names."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sidestep import errors
+from sidestep.errors import ProbeError
+from sidestep.symbols import names
+from sidestep.symbols.content import Reader
+from sidestep.symbols.functions import Function
+from sidestep.symbols.ifunc import chosen_variant
+from sidestep.symbols.modules import Module
+from sidestep.symbols.symbol_table import STT_TLS, find_data
+
+if TYPE_CHECKING:
+    from sidestep.spec import Where
+
+_MOST_NAMES_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """One place that a name stands for.
+
+    function  the function it is in, None where there is none known
+    symbol    the name to show
+    offset    bytes from the start of the function (without a function: the file's own address)
+    address   at run time
+    note      what the user should know, such as the variant that an IFUNC stands for
+    """
+
+    module: Module
+    function: Function | None
+    symbol: str
+    offset: int
+    address: int
+    note: str | None = None
+
+
+def resolve(
+    modules: Sequence[Module], where: Where, read: Reader, *, everywhere: bool = False
+) -> list[Location]:
+    """Everything that `where` stands for, by module and address.
+
+    An exact name gives one location in each module that a module glob stands for. Without a module, the first
+    module that has the name counts; with `everywhere`, a glob takes all of them. Raises ProbeError
+    NO_SUCH_MODULE, NO_SUCH_SYMBOL, AMBIGUOUS, OFFSET_OUTSIDE, NOT_IN_TEXT or IFUNC_UNRESOLVED; where a glob
+    finds several, the ones that cannot be resolved are left out.
+    """
+    candidates = _candidates(modules, where)
+    if where.symbol is None:
+        return [_at_address(module, where) for module in candidates]
+    found: list[tuple[Module, Function]] = []
+    for module in candidates:
+        functions = module.functions.named(where.symbol)
+        if len(functions) > 1:
+            raise ProbeError(str(where), errors.AMBIGUOUS, _list_functions(module, functions))
+        found += [(module, function) for function in functions]
+        if found and where.module is None:
+            break
+    if found:
+        return [_locate(modules, module, function, where, read) for module, function in found]
+    if _is_glob(where.symbol):
+        locations: list[Location] = []
+        refused: ProbeError | None = None
+        for module in candidates:
+            for function in module.functions.matching(where.symbol):
+                try:
+                    locations.append(_locate(modules, module, function, where, read))
+                except ProbeError as error:
+                    refused = refused or error
+            if locations and where.module is None and not everywhere:
+                break
+        if locations:
+            return locations
+        if refused is not None:
+            raise refused
+    raise ProbeError(str(where), errors.NO_SUCH_SYMBOL, _suggestion(candidates, where))
+
+
+def data_address(modules: Sequence[Module], module_glob: str | None, symbol: str, offset: int = 0) -> int:
+    """The run-time address of a variable (or, where there is none, of a function) plus `offset`.
+
+    Raises ProbeError NO_SUCH_MODULE, NO_SUCH_SYMBOL, AMBIGUOUS, or NOT_SUPPORTED for a thread-local variable.
+    """
+    text = f"@{module_glob}:{symbol}" if module_glob else f"@{symbol}"
+    for module in _modules_named(modules, module_glob, text):
+        data = find_data(module.elf, symbol)
+        if data is not None:
+            if data.type == STT_TLS:
+                raise ProbeError(text, errors.NOT_SUPPORTED, "it is a thread-local variable")
+            return module.bias + data.address + offset
+        functions = module.functions.named(symbol)
+        if len(functions) > 1:
+            raise ProbeError(text, errors.AMBIGUOUS, _list_functions(module, functions))
+        if functions:
+            return module.bias + functions[0].start + offset
+    raise ProbeError(text, errors.NO_SUCH_SYMBOL, "no variable and no function has that name")
+
+
+class Symbolizer:
+    """Names for run-time addresses; remembers what it has looked up."""
+
+    def __init__(self, modules: Sequence[Module]) -> None:
+        self._ranges = sorted(
+            (mapped.start, mapped.end, index)
+            for index, module in enumerate(modules)
+            for mapped in module.ranges
+        )
+        self._starts = [start for start, _, _ in self._ranges]
+        self._modules = list(modules)
+        self._names: dict[int, str] = {}
+
+    def module(self, address: int) -> Module | None:
+        """The module whose mappings hold the address."""
+        index = bisect_right(self._starts, address) - 1
+        if index < 0 or address >= self._ranges[index][1]:
+            return None
+        return self._modules[self._ranges[index][2]]
+
+    def name(self, address: int) -> str:
+        """`malloc+0x4`; `libc.so.6:0x27b8a` where the file has no name for it; `0x7f0012345678` outside of files."""
+        name = self._names.get(address)
+        if name is None:
+            if len(self._names) >= 1 << 16:
+                self._names.clear()
+            name = self._names[address] = self._look_up(address)
+        return name
+
+    def _look_up(self, address: int) -> str:
+        module = self.module(address)
+        if module is None:
+            return f"{address:#x}"
+        own = address - module.bias
+        function = module.functions.containing(own) if module.elf.in_text(own) else None
+        if function is None:
+            return f"{module.name}:{own:#x}"
+        return f"{_qualified(module, function)}+{own - function.start:#x}"
+
+
+def symbolize(modules: Sequence[Module], address: int) -> str:
+    """`Symbolizer.name` for a single address."""
+    return Symbolizer(modules).name(address)
+
+
+def _is_glob(symbol: str) -> bool:
+    return any(character in symbol for character in "*?[")
+
+
+def _candidates(modules: Sequence[Module], where: Where) -> list[Module]:
+    found = _modules_named(modules, where.module, str(where))
+    return found[:1] if where.module is None and where.symbol is None else found
+
+
+def _modules_named(modules: Sequence[Module], glob: str | None, subject: str) -> list[Module]:
+    if glob is None:
+        return list(modules)
+    for looseness in range(3):
+        found = [module for module in modules if module.matches(glob, looseness)]
+        if len(found) > 1 and not _is_glob(glob):
+            listed = _shown([clean_path(module) for module in found])
+            raise ProbeError(subject, errors.AMBIGUOUS, f"several modules are called {glob}: {listed}")
+        if found:
+            return found
+    close = names.close_names(glob, {name for module in modules for stem in module.stems for name in stem})
+    raise ProbeError(subject, errors.NO_SUCH_MODULE, f"{glob}{_did_you_mean(close)}")
+
+
+def clean_path(module: Module) -> str:
+    from sidestep.symbols.printable import clean
+
+    return clean(module.path)
+
+
+def _at_address(module: Module, where: Where) -> Location:
+    if not module.elf.in_text(where.offset):
+        raise ProbeError(str(where), errors.NOT_IN_TEXT, f"{where.offset:#x} in {module.name}")
+    function = module.functions.containing(where.offset)
+    address = module.bias + where.offset
+    if function is None:
+        return Location(module, None, module.name, where.offset, address)
+    return Location(module, function, function.name, where.offset - function.start, address)
+
+
+def _locate(
+    modules: Sequence[Module], module: Module, function: Function, where: Where, read: Reader
+) -> Location:
+    note = None
+    symbol = function.name
+    if function.kind == "ifunc":
+        variant = chosen_variant(modules, module, function, read)
+        if variant is None:
+            raise ProbeError(str(where), errors.IFUNC_UNRESOLVED, f"{symbol} in {module.name}")
+        module, function = variant
+        note = f"{symbol} is an IFUNC: {_qualified(module, function)}"
+    if where.offset >= function.end - function.start:
+        size = function.end - function.start
+        raise ProbeError(str(where), errors.OFFSET_OUTSIDE, f"{function.name} has {size:#x} bytes")
+    address = module.bias + function.start + where.offset
+    return Location(module, function, symbol, where.offset, address, note)
+
+
+def _qualified(module: Module, function: Function) -> str:
+    """The name, with the module where the name means nothing without it."""
+    return f"{module.name}:{function.symbol}" if function.is_unnamed else function.name
+
+
+def _list_functions(module: Module, functions: Sequence[Function]) -> str:
+    """Names by which each of several functions can be asked for."""
+    shown = [function.name for function in functions]
+    if len(set(shown)) < len(shown):
+        shown = [function.symbol for function in functions]
+    if len(set(shown)) < len(shown):
+        shown = [f"{module.name}:{function.start:#x}" for function in functions]
+    return _shown(shown)
+
+
+def _shown(listed: Sequence[str]) -> str:
+    rest = len(listed) - _MOST_NAMES_SHOWN
+    text = ", ".join(listed[:_MOST_NAMES_SHOWN])
+    return f"{text} and {rest} more" if rest > 0 else text
+
+
+def _did_you_mean(close: Sequence[str]) -> str:
+    return f". Did you mean {' or '.join(close)}?" if close else ""
+
+
+def _suggestion(modules: Sequence[Module], where: Where) -> str:
+    symbol = where.symbol or ""
+    place = f" in {modules[0].name}" if len(modules) == 1 else ""
+    if names.is_part(symbol):
+        return f"{symbol}{place} is a part of a function that is only jumped into"
+    if _is_glob(symbol):
+        return f"{symbol}{place}"
+    for module in modules:
+        if find_data(module.elf, symbol) is not None:
+            return f"{symbol} in {module.name} is a variable"
+    close: list[str] = []
+    for module in modules:
+        close += [name for name in module.functions.close_names(symbol) if name not in close]
+    return f"{symbol}{place}{_did_you_mean(names.close_names(symbol, close))}"

@@ -1,0 +1,292 @@
+"""The rows of .symtab and .dynsym, with versions; kept as columns, so that large programs stay cheap.
+
+Names are decoded when they are asked for. A table that is damaged contributes the rows before the damage.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from array import array
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+from sidestep.symbols.elf import SHF_EXECINSTR, SHT_DYNSYM, SHT_SYMTAB, ElfFile, string_at
+
+STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_TLS, STT_GNU_IFUNC = 0, 1, 2, 6, 10
+STB_LOCAL, STB_GLOBAL, STB_WEAK = 0, 1, 2
+SHN_UNDEF, SHN_LORESERVE = 0, 0xFF00
+DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_GNU_HASH = 4, 5, 6, 10, 0x6FFFFEF5
+DT_VERSYM, DT_VERDEF, DT_VERDEFNUM = 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFD
+
+SYMBOL = struct.Struct("<IBBHQQ")
+LONGEST_NAME = 1 << 14
+_MOST_SYMBOLS = 2_000_000
+_HIDDEN = 0x8000
+
+# Labels that linkers put at the bounds of sections; they are not functions.
+_BOUNDS = re.compile(
+    r"_*(?:etext|edata|end|executable_start|bss_start|TMC_END_?)|__(?:start|stop)_.*|.*_(?:start|end)"
+)
+
+
+class SymbolTable(NamedTuple):
+    """The raw bytes of one table: 24-byte symbols, their strings, the version index of each (or nothing)."""
+
+    symbols: bytes
+    strings: bytes
+    versions: array[int]
+
+
+class DataSymbol(NamedTuple):
+    """A symbol that is no function: `type` is STT_OBJECT, STT_NOTYPE or STT_TLS."""
+
+    address: int
+    size: int
+    type: int
+
+
+class FunctionRows:
+    """Every symbol of a file that stands for code, one row each: .symtab's first, then .dynsym's.
+
+    `starts`, `sizes` and `infos` are st_value, st_size and st_info.
+    """
+
+    def __init__(self, elf: ElfFile) -> None:
+        self._elf = elf
+        self.starts = array("Q")
+        self.sizes = array("Q")
+        self.infos = array("B")
+        self._names = array("I")
+        self._versions = array("H")
+        tables = read_tables(elf)
+        self._strings = [table.strings for table in tables]
+        self._splits: list[int] = []
+        for table in tables:
+            self._add(table)
+            self._splits.append(len(self.starts))
+
+    def _add(self, table: SymbolTable) -> None:
+        text = self._elf.text
+        if not text:
+            return
+        low, high = text[0].start, text[-1].end
+        only = len(text) == 1
+        code_sections = {
+            index for index, section in enumerate(self._elf.sections) if section.flags & SHF_EXECINSTR
+        }
+        starts, sizes, infos, names, versions = [], [], [], [], []
+        index = -1
+        for name, info, _, section, value, size in SYMBOL.iter_unpack(table.symbols):
+            index += 1
+            kind = info & 15
+            if not low <= value < high or section == SHN_UNDEF:
+                continue
+            if kind != STT_FUNC and kind != STT_GNU_IFUNC:
+                # Assembly without .type: a label counts if other files can see it.
+                if kind != STT_NOTYPE or info >> 4 == STB_LOCAL or section not in code_sections:
+                    continue
+                if _BOUNDS.fullmatch(string_at(table.strings, name, LONGEST_NAME)):
+                    continue
+            if not only and not self._elf.in_text(value):
+                continue
+            starts.append(value)
+            sizes.append(size)
+            infos.append(info)
+            names.append(name)
+            versions.append(table.versions[index] if index < len(table.versions) else 0)
+        self.starts.extend(starts)
+        self.sizes.extend(sizes)
+        self.infos.extend(infos)
+        self._names.extend(names)
+        self._versions.extend(versions)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def _strings_of(self, row: int) -> bytes:
+        return self._strings[0 if row < self._splits[0] else 1]
+
+    def name(self, row: int) -> str:
+        """Without a version."""
+        return self._name_and_version(row)[0]
+
+    def qualified_name(self, row: int) -> str:
+        """With `@VERSION` where that is not the default version, so that it names this symbol alone."""
+        name, version = self._name_and_version(row)
+        return name if version is None or version.startswith("@") else f"{name}@{version}"
+
+    def is_default(self, row: int) -> bool:
+        """Whether a reference without a version means this symbol."""
+        version = self._name_and_version(row)[1]
+        return version is None or version.startswith("@")
+
+    def _name_and_version(self, row: int) -> tuple[str, str | None]:
+        """The version has a `@` in front if it is the default one (`name@@VERSION`); None: there are no versions."""
+        name = string_at(self._strings_of(row), self._names[row], LONGEST_NAME)
+        if "@" in name:  # .symtab keeps the version in the name.
+            name, _, version = name.partition("@")
+            return name, version
+        index = self._versions[row]
+        if index & ~_HIDDEN > 1:
+            version = self._version_names.get(index & ~_HIDDEN, "")
+            return name, version if index & _HIDDEN else f"@{version}"
+        return name, None
+
+    def names(self) -> Iterator[str]:
+        """Of every row in order, without versions. Faster than one by one."""
+        row = 0
+        for strings, split in zip(self._strings, self._splits, strict=True):
+            plain = strings.isascii() and strings.replace(b"\0", b"").decode("latin-1").isprintable()
+            text = strings.decode("latin-1") if plain else ""
+            while row < split:
+                start = self._names[row]
+                end = text.find("\0", start, start + LONGEST_NAME) if plain else -1
+                name = text[start:end] if end >= 0 else string_at(strings, start, LONGEST_NAME)
+                yield name.partition("@")[0] if "@" in name else name
+                row += 1
+
+    def contain(self, piece: str) -> bool:
+        """Whether any name may contain `piece`; for a quick no."""
+        raw = piece.encode()
+        return any(raw in strings for strings in self._strings)
+
+    def find(self, name: str) -> list[int]:
+        """The rows of that name. With `@VERSION` or `@@VERSION` of that version only, else of any version."""
+        base, at, wanted = name.partition("@")
+        if not base:
+            return []
+        wanted = wanted.removeprefix("@")
+        pattern = re.compile(re.escape(base.encode("utf-8", "surrogateescape")) + rb"(?=[\0@])")
+        found: list[int] = []
+        first = 0
+        for strings, split in zip(self._strings, self._splits, strict=True):
+            offsets = {match.start() for match in pattern.finditer(strings)}
+            if offsets:
+                found += [row for row in range(first, split) if self._names[row] in offsets]
+            first = split
+        if at:
+            found = [
+                row for row in found if (self._name_and_version(row)[1] or "").removeprefix("@") == wanted
+            ]
+        return found
+
+    @cached_property
+    def _version_names(self) -> dict[int, str]:
+        return read_version_names(self._elf)
+
+
+def read_tables(elf: ElfFile) -> list[SymbolTable]:
+    """.symtab if there is one, then .dynsym."""
+    tables: list[SymbolTable] = []
+    for kind in (SHT_SYMTAB, SHT_DYNSYM):
+        section = next((section for section in elf.sections if section.type == kind), None)
+        if section is None or section.link >= len(elf.sections):
+            if kind == SHT_DYNSYM:
+                tables += _dynamic_table(elf)
+            continue
+        symbols = elf.read_section(section)[: _MOST_SYMBOLS * SYMBOL.size]
+        strings = elf.read_section(elf.sections[section.link])
+        symbols = symbols[: len(symbols) // SYMBOL.size * SYMBOL.size]
+        versions = _version_indices(elf, len(symbols) // SYMBOL.size) if kind == SHT_DYNSYM else array("H")
+        tables.append(SymbolTable(symbols, strings, versions))
+    return tables
+
+
+def find_data(elf: ElfFile, name: str) -> DataSymbol | None:
+    """The variable of that name: a global one if there is one, of the default version."""
+    pattern = re.compile(re.escape(name.encode("utf-8", "surrogateescape")) + rb"(?=\0|@@)")
+    best: DataSymbol | None = None
+    for table in read_tables(elf):
+        offsets = {match.start() for match in pattern.finditer(table.strings)}
+        if not offsets:
+            continue
+        for index, (offset, info, _, section, value, size) in enumerate(SYMBOL.iter_unpack(table.symbols)):
+            if (
+                offset not in offsets
+                or section == SHN_UNDEF
+                or info & 15 not in (STT_OBJECT, STT_NOTYPE, STT_TLS)
+            ):
+                continue
+            if index < len(table.versions) and table.versions[index] & _HIDDEN:
+                continue
+            symbol = DataSymbol(value, size, info & 15)
+            if info >> 4 != STB_LOCAL:
+                return symbol
+            best = best or symbol
+    return best
+
+
+def _dynamic_table(elf: ElfFile) -> list[SymbolTable]:
+    """.dynsym found without section headers, through the dynamic section."""
+    symbols, strings = elf.dynamic_address(DT_SYMTAB), elf.dynamic_address(DT_STRTAB)
+    if symbols is None or strings is None:
+        return []
+    count = min(_dynamic_count(elf), _MOST_SYMBOLS)
+    raw = elf.read(symbols, count * SYMBOL.size)
+    raw = raw[: len(raw) // SYMBOL.size * SYMBOL.size]
+    names = elf.read(strings, elf.dynamic.get(DT_STRSZ, 0))
+    return [SymbolTable(raw, names, _version_indices(elf, len(raw) // SYMBOL.size))]
+
+
+def _dynamic_count(elf: ElfFile) -> int:
+    """The number of dynamic symbols, which only the hash tables tell."""
+    table = elf.dynamic_address(DT_HASH)
+    if table is not None:
+        header = elf.read(table, 8)
+        return int.from_bytes(header[4:8], "little")
+    table = elf.dynamic_address(DT_GNU_HASH)
+    header = elf.read(table, 16) if table is not None else b""
+    if table is None or len(header) < 16:
+        return 0
+    bucket_count, first, bloom_size, _ = struct.unpack("<IIII", header)
+    if bucket_count > _MOST_SYMBOLS or bloom_size > _MOST_SYMBOLS:
+        return 0
+    buckets = array("I")
+    raw = elf.read(table + 16 + bloom_size * 8, bucket_count * 4)
+    buckets.frombytes(raw[: len(raw) // 4 * 4])
+    last = max(buckets, default=0)
+    if last < first:
+        return first
+    # The last chain ends with an odd hash.
+    chains = table + 16 + bloom_size * 8 + bucket_count * 4
+    while last - first < _MOST_SYMBOLS:
+        raw = elf.read(chains + (last - first) * 4, 4096)
+        if len(raw) < 4:
+            break
+        for (value,) in struct.iter_unpack("<I", raw[: len(raw) // 4 * 4]):
+            last += 1
+            if value & 1:
+                return last
+    return last
+
+
+def _version_indices(elf: ElfFile, count: int) -> array[int]:
+    indices = array("H")
+    address = elf.dynamic_address(DT_VERSYM)
+    if address is not None:
+        raw = elf.read(address, count * 2)
+        indices.frombytes(raw[: len(raw) // 2 * 2])
+    return indices
+
+
+def read_version_names(elf: ElfFile) -> dict[int, str]:
+    """Version index to name, of the versions that the file defines."""
+    address, strings = elf.dynamic_address(DT_VERDEF), elf.dynamic_address(DT_STRTAB)
+    names: dict[int, str] = {}
+    if address is None or strings is None:
+        return names
+    table = elf.read(strings, elf.dynamic.get(DT_STRSZ, 0))
+    for _ in range(min(elf.dynamic.get(DT_VERDEFNUM, 0), 1 << 12)):
+        raw = elf.read(address, 20)
+        if len(raw) < 20:
+            break
+        _, _, index, _, _, auxiliary, following = struct.unpack("<HHHHIII", raw)
+        name = elf.read(address + auxiliary, 4)
+        if len(name) == 4:
+            names[index & ~_HIDDEN] = string_at(table, int.from_bytes(name, "little"), 256)
+        if not following:
+            break
+        address += following
+    return names
