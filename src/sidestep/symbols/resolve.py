@@ -88,7 +88,7 @@ def data_address(modules: Sequence[Module], module_glob: str | None, symbol: str
     Raises ProbeError NO_SUCH_MODULE, NO_SUCH_SYMBOL, AMBIGUOUS, or NOT_SUPPORTED for a thread-local variable.
     """
     text = f"@{module_glob}:{symbol}" if module_glob else f"@{symbol}"
-    for module in _modules_named(modules, module_glob, text):
+    for module in modules_named(modules, module_glob, text):
         data = find_data(module.elf, symbol)
         if data is not None:
             if data.type == STT_TLS:
@@ -152,11 +152,15 @@ def _is_glob(symbol: str) -> bool:
 
 
 def _candidates(modules: Sequence[Module], where: Where) -> list[Module]:
-    found = _modules_named(modules, where.module, str(where))
+    found = modules_named(modules, where.module, str(where))
     return found[:1] if where.module is None and where.symbol is None else found
 
 
-def _modules_named(modules: Sequence[Module], glob: str | None, subject: str) -> list[Module]:
+def modules_named(modules: Sequence[Module], glob: str | None, subject: str) -> list[Module]:
+    """The modules that a glob stands for (None: all), by the strictest of their names that any of them has.
+
+    Raises ProbeError, about `subject`: NO_SUCH_MODULE, or AMBIGUOUS if a plain name stands for several.
+    """
     if glob is None:
         return list(modules)
     for looseness in range(3):
