@@ -36,12 +36,13 @@ from iced_x86 import (
 )
 
 __all__ = [
-    "GENERAL_REGISTERS", "HOST_IS_AMD", "Code", "EncodingKind", "FlowControl", "Instruction",
-    "InstructionInfoFactory", "MemoryOperand", "Mnemonic", "OpAccess", "OpKind", "Register", "RflagsBits",
-    "boundaries", "can_fault", "condition_number", "containing", "decode", "direct_branch_target",
-    "displacement_offset", "encode", "falls_through", "general_register", "is_16_bit_branch", "is_call",
-    "is_conditional", "is_counted_branch", "is_far", "is_indirect_jump", "is_return", "is_syscall",
-    "memory_base", "name", "register", "register_bits", "rip_target", "text",
+    "GENERAL_REGISTERS", "HOST_IS_AMD", "REGISTER_NAMES", "Code", "EncodingKind", "FlowControl",
+    "Instruction", "InstructionInfoFactory", "MemoryOperand", "Mnemonic", "OpAccess", "OpKind", "Register",
+    "RflagsBits", "boundaries", "can_fault", "condition_number", "containing", "decode",
+    "direct_branch_target", "displacement_offset", "encode", "falls_through", "general_register",
+    "is_16_bit_branch", "is_call", "is_conditional", "is_counted_branch", "is_far", "is_indirect_jump",
+    "is_return", "is_syscall", "memory_base", "mnemonics", "name", "register", "register_bits", "rip_target",
+    "text",
 ]  # fmt: skip
 
 # In the order of their numbers in instruction encodings.
@@ -51,9 +52,10 @@ GENERAL_REGISTERS = ("rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi",
 _REGISTER_BY_NAME: dict[str, Register_] = {
     key.lower(): getattr(Register, key) for key, value in vars(Register).items() if isinstance(value, int)
 }  # fmt: skip
-_NAME_BY_REGISTER: dict[int, str] = {number: key for key, number in _REGISTER_BY_NAME.items()}
+# By the decoder's numbers.
+REGISTER_NAMES: dict[int, str] = {number: key for key, number in _REGISTER_BY_NAME.items()}
 _GENERAL_BY_REGISTER: dict[int, str] = {
-    number: _NAME_BY_REGISTER[RegisterExt.full_register(number)]
+    number: REGISTER_NAMES[RegisterExt.full_register(number)]
     for number in _REGISTER_BY_NAME.values() if RegisterExt.is_gpr(number)
 }  # fmt: skip
 _MNEMONIC_NAMES: dict[int, str] = {
@@ -64,6 +66,11 @@ _MNEMONIC_NAMES: dict[int, str] = {
 def _numbers(table: ModuleType, names: str) -> frozenset[int]:
     """The decoder's numbers of the `names` (separated by white space) of one of its tables."""
     return frozenset(getattr(table, name) for name in names.split())
+
+
+def mnemonics(names: str) -> frozenset[int]:
+    """The decoder's numbers of mnemonics (upper case, separated by white space)."""
+    return _numbers(Mnemonic, names)
 
 
 _FORMATTER = Formatter(FormatterSyntax.GAS)
@@ -156,7 +163,7 @@ def general_register(number: int) -> str | None:
 
 def memory_base(instruction: Instruction) -> str:
     """The name of the memory operand's base register, "none" without one."""
-    return _NAME_BY_REGISTER[instruction.memory_base]
+    return REGISTER_NAMES[instruction.memory_base]
 
 
 # Where control goes

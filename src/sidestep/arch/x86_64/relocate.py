@@ -83,15 +83,13 @@ def relocatable(instruction: Instruction) -> Refusal | None:
 def region_refusal(instructions: Sequence[Instruction]) -> Refusal | None:
     """`relocatable` for a whole DCR, whose branches must not lead into the middle of its own instructions."""
     for instruction in instructions:
-        refusal = relocatable(instruction)
-        if refusal is not None:
-            return refusal
-    starts = {instruction.ip for instruction in instructions}
-    for instruction in instructions:
+        why = _obstacle(instruction)
+        if why is not None:
+            return _refusal(instruction, why)
         target = direct_branch_target(instruction)
         if target is None or not instructions[0].ip < target < instructions[-1].next_ip:
             continue
-        if target not in starts:
+        if all(target != other.ip for other in instructions):
             return _refusal(instruction, "it leads into the middle of an instruction that moves, too")
     return None
 
@@ -137,8 +135,9 @@ class Relocator:
         if self._refusal is not None:
             raise ProbeError(f"{self._start:#x}", self._refusal.reason, self._refusal.detail)
         self.arrive(index)
-        self.boundaries.append((instruction.ip, self.assembler.here))
-        self._point(instruction.ip)
+        here = self.assembler.here
+        self.boundaries.append((instruction.ip, here))
+        self.points.append(Point(here, instruction.ip))
         flow = instruction.flow_control
         if flow == FlowControl.NEXT or flow == FlowControl.RETURN:
             self._copy_bytes(instruction)
