@@ -1,0 +1,243 @@
+"""Is it known where a function's computed jumps lead?
+
+A jump through a register or memory takes an address that somebody made. In compiled code only these can make one:
+
+* a constant: a rip-relative `lea`, an immediate, a pointer in data (safety.leads looks at all of them);
+* the place behind a call (return addresses, setjmp, getcontext): never inside a region, where a call is last;
+* a sum: the entry of a table of offsets plus the table's address (jump_tables finds their labels).
+
+Pointers that were loaded from memory, passed as an argument, or returned by a call were made in one of these ways
+somewhere else; only a *sum that is computed here* can lead where no constant points. So a jump is proved when no
+arithmetic reaches it except the sum of a table's entry and its own base. What is left unproved is hand-written:
+jumps into unrolled loops (`lea`, `shl`, `add`), and tables of offsets to something else than themselves.
+
+Not covered, and found in no compiled program: an interpreter that fills a table of pointers by arithmetic at run
+time (LuaJIT does). Its labels follow unconditional jumps, which no region goes across.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Container, Sequence
+
+from sidestep.arch.x86_64.code import FunctionCode
+from sidestep.arch.x86_64.insn import (
+    GENERAL_REGISTERS,
+    Instruction,
+    InstructionInfoFactory,
+    Mnemonic,
+    OpAccess,
+    OpKind,
+    Register,
+    falls_through,
+    general_register,
+    is_call,
+    is_indirect_jump,
+    register,
+    rip_target,
+)
+
+# jmp *%r64 (FF E0-E7, r8-r15 with a REX prefix), and push %r64; ret. Most functions have neither at any byte offset.
+_MAY_JUMP_BY_REGISTER = re.compile(rb"\xff[\xe0-\xe7]|[\x50-\x57]\xc3")
+# A walk that visits more instructions than this ends without a proof.
+_LONGEST_WALK = 4000
+_LONGEST_LINE = 200
+
+_INFO = InstructionInfoFactory()
+_WRITES = (OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE)
+_KEPT_BY_CALLS = frozenset({"rbx", "rsp", "rbp", "r12", "r13", "r14", "r15"})
+_FS_POINTER_GUARD = 0x30  # glibc's header of the thread control block
+
+
+def unproved_jump(code: FunctionCode, bases: Container[int], labels: Sequence[int]) -> Instruction | None:
+    """The first jump of the function that may lead anywhere, or None. `bases` and `labels` are those of the
+    module's jump tables, labels ascending. The function must be decodable to its last such jump."""
+    if not _MAY_JUMP_BY_REGISTER.search(code.code):
+        return None
+    code.decode_all()
+    walk: _Walk | None = None
+    for index, instruction in enumerate(code.instructions):
+        if is_indirect_jump(instruction) and instruction.op0_kind == OpKind.REGISTER:
+            source = general_register(instruction.op0_register)
+        elif _is_pushed_return(code, index):
+            source = general_register(code.instructions[index - 1].op0_register)
+        else:
+            continue
+        walk = walk or _Walk(code, bases, labels)
+        if source is None or not walk.is_proved(index, source):
+            return instruction
+    return None
+
+
+def _is_pushed_return(code: FunctionCode, index: int) -> bool:
+    if index == 0 or code.instructions[index].mnemonic != Mnemonic.RET:
+        return False
+    before = code.instructions[index - 1]
+    return before.mnemonic == Mnemonic.PUSH and before.op0_kind == OpKind.REGISTER
+
+
+class _Walk:
+    """Backwards from a jump, against the flow of control, to where the register's value comes from."""
+
+    def __init__(self, code: FunctionCode, bases: Container[int], labels: Sequence[int]) -> None:
+        self._instructions = code.instructions
+        self._bases = bases
+        numbers = {address: index for index, address in enumerate(code.boundaries[:-1])}
+        self._sources: dict[int, list[int]] = defaultdict(list)
+        for target, branch in code.branches:
+            if target in numbers and not is_call(branch):
+                self._sources[numbers[target]].append(numbers[branch.ip])
+        first, last = bisect_left(labels, code.start), bisect_left(labels, code.end)
+        self._labels = {numbers[label] for label in labels[first:last] if label in numbers}
+        self._jumps = [i for i, instruction in enumerate(code.instructions) if is_indirect_jump(instruction)]
+
+    def is_proved(self, index: int, register_name: str) -> bool:
+        """No arithmetic but that of a jump table reaches the register before instruction `index`."""
+        waiting = [(index, register_name)]
+        seen = set(waiting)
+        while waiting:
+            if len(seen) > _LONGEST_WALK:
+                return False
+            at, name = waiting.pop()
+            for before in self._before(at):
+                follow = self._origins(before, name)
+                if follow is None:
+                    return False
+                for state in follow:
+                    if state not in seen:
+                        seen.add(state)
+                        waiting.append(state)
+        return True
+
+    def _before(self, index: int) -> list[int]:
+        """The instructions that can run immediately before `index`; none for the function's entry."""
+        before = list(self._sources.get(index, ()))
+        if index and falls_through(self._instructions[index - 1]):
+            before.append(index - 1)
+        if index in self._labels:
+            before += self._jumps
+        return before
+
+    def _origins(self, index: int, name: str) -> list[tuple[int, str]] | None:
+        """Where the value that `name` has behind instruction `index` comes from: (instruction, register before it).
+
+        Empty: from memory, a constant, a call, a table. None: from arithmetic.
+        """
+        instruction = self._instructions[index]
+        if is_call(instruction):
+            return [(index, name)] if name in _KEPT_BY_CALLS else []
+        if not writes(instruction, name):
+            return [(index, name)]
+        return self._made_by(index, instruction, name)
+
+    def _made_by(self, index: int, instruction: Instruction, name: str) -> list[tuple[int, str]] | None:
+        mnemonic = instruction.mnemonic
+        if mnemonic == Mnemonic.MOV or _is_conditional_move(instruction):
+            follow = [] if not _is_conditional_move(instruction) else [(index, name)]
+            if instruction.op1_kind == OpKind.REGISTER:
+                source = general_register(instruction.op1_register)
+                if source is None or instruction.op1_register != register(source):
+                    return None
+                follow.append((index, source))
+            elif instruction.op1_kind == OpKind.MEMORY and instruction.op0_register != register(name):
+                return None
+            return follow
+        if mnemonic in (Mnemonic.POP, Mnemonic.MOVQ, Mnemonic.XCHG, Mnemonic.LEAVE):
+            return []
+        if mnemonic == Mnemonic.LEA:
+            if rip_target(instruction) is not None:
+                return []
+            base, scaled = general_register(instruction.memory_base), general_register(instruction.memory_index)
+            displaced = instruction.memory_displacement != 0 or instruction.memory_index_scale != 1
+            if base and scaled and not displaced and self._is_table_sum(index, base, scaled):
+                return []
+            if base and not scaled and not instruction.memory_displacement:
+                return [(index, base)]
+            return None
+        if mnemonic == Mnemonic.ADD:
+            return [] if self._is_added_entry(index, instruction, name) else None
+        if mnemonic == Mnemonic.XOR and instruction.op1_kind == OpKind.MEMORY:
+            guarded = instruction.segment_prefix == Register.FS
+            return [(index, name)] if guarded and instruction.memory_displacement == _FS_POINTER_GUARD else None
+        if mnemonic in (Mnemonic.ROR, Mnemonic.ROL):
+            return [(index, name)]
+        return None
+
+    # Sums
+
+    def _is_added_entry(self, index: int, instruction: Instruction, name: str) -> bool:
+        if instruction.op0_register != register(name):
+            return False
+        if instruction.op1_kind == OpKind.REGISTER:
+            other = general_register(instruction.op1_register)
+            return other is not None and self._is_table_sum(index, name, other)
+        # add TABLE(,%rax,8), %rdx and the like: an entry from memory, the base in the register.
+        return False
+
+    def _is_table_sum(self, index: int, one: str, other: str) -> bool:
+        return self._is_entry_of(index, one, other) or self._is_entry_of(index, other, one)
+
+    def _is_entry_of(self, index: int, entry: str, base: str) -> bool:
+        """Before instruction `index`, `entry` is a signed 32-bit number from the table whose address is in `base`."""
+        line = self._line(index)
+        load = self._maker(line, entry, 0)
+        if load is None:
+            return False
+        instruction = line[load]
+        if instruction.mnemonic == Mnemonic.CDQE or (
+            instruction.mnemonic == Mnemonic.MOVSXD and instruction.op1_kind == OpKind.REGISTER
+        ):
+            narrow = "rax" if instruction.mnemonic == Mnemonic.CDQE else general_register(instruction.op1_register)
+            load = self._maker(line, narrow, load + 1)
+            if load is None or line[load].mnemonic != Mnemonic.MOV:
+                return False
+            instruction = line[load]
+        elif instruction.mnemonic != Mnemonic.MOVSXD:
+            return False
+        if instruction.op1_kind != OpKind.MEMORY or instruction.op0_kind != OpKind.REGISTER:
+            return False
+        made = self._maker(line, base, 0)
+        if made is not None and line[made].mnemonic == Mnemonic.LEA:
+            target = rip_target(line[made])
+            if target is not None:
+                return target in self._bases
+        # The base comes from further away: then the load must have used the same register, not changed since.
+        used = (general_register(instruction.memory_base), general_register(instruction.memory_index))
+        return base in used and (made is None or made > load)
+
+    @staticmethod
+    def _maker(line: Sequence[Instruction], name: str | None, first: int) -> int | None:
+        """The position in `line`, from `first` on, of the nearest instruction that writes the register."""
+        if name is None:
+            return None
+        return next((position for position in range(first, len(line)) if writes(line[position], name)), None)
+
+    def _line(self, index: int) -> list[Instruction]:
+        """The instructions before `index`, nearest first, up to where several ways meet."""
+        line: list[Instruction] = []
+        while len(line) < _LONGEST_LINE:
+            before = self._before(index)
+            if len(before) != 1 or is_call(self._instructions[before[0]]):
+                break
+            index = before[0]
+            line.append(self._instructions[index])
+        return line
+
+
+def writes(instruction: Instruction, name: str) -> bool:
+    """The instruction changes the general register `name`, or a part of it."""
+    for used in _INFO.info(instruction).used_registers():
+        if used.access in _WRITES and general_register(used.register) == name:
+            return True
+    return instruction.mnemonic == Mnemonic.SYSCALL and name in ("rax", "rcx", "r11")
+
+
+def _is_conditional_move(instruction: Instruction) -> bool:
+    return instruction.mnemonic in _CONDITIONAL_MOVES
+
+
+_CONDITIONAL_MOVES = frozenset(
+    value for key, value in vars(Mnemonic).items() if isinstance(value, int) and re.fullmatch("CMOV[A-Z]+", key)
+)

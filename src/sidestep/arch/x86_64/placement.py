@@ -1,0 +1,187 @@
+"""Which instructions a jump replaces: the detoured code region (DCR) of one insertion address.
+
+Only what the bytes themselves say is decided here; whether anything leads into the region is decided in `safety`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sidestep.arch.x86_64.code import FunctionCode
+from sidestep.arch.x86_64.computed_jumps import writes
+from sidestep.arch.x86_64.insn import (
+    Instruction,
+    Mnemonic,
+    OpKind,
+    can_fault,
+    decode,
+    direct_branch_target,
+    falls_through,
+    general_register,
+    is_call,
+    is_syscall,
+    text,
+)
+from sidestep.arch.x86_64.relocate import relocatable
+from sidestep.errors import CALL_IN_REGION, INDIRECT_JUMP, NOT_DECODABLE, TOO_SHORT, Refusal
+
+JUMP_SIZE = 5  # jmp rel32
+ENDBR64_SIZE = 4
+_PAGE = 4096
+_LONGEST_INSTRUCTION = 15
+
+# mov $15,%rax (or %eax); syscall: what a signal handler returns to. Unwinders know the frame by these bytes.
+_SIGNAL_RETURN = re.compile(rb"(?:\x48\xc7\xc0|\xb8)\x0f\x00\x00\x00\x0f\x05")
+SIGNAL_RETURN_SIZE = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """Whole instructions from `start` on that a jump there would replace.
+
+    `end` is at least `start + JUMP_SIZE`; the bytes between the last instruction and `end` are padding that nothing
+    executes.
+    """
+
+    start: int
+    end: int
+    instructions: tuple[Instruction, ...]
+    padded: bool = False
+
+    @property
+    def inner_boundaries(self) -> list[int]:
+        """Where instructions start in the bytes that the jump overwrites, its first byte left out."""
+        limit = self.start + JUMP_SIZE
+        return [instruction.ip for instruction in self.instructions[1:] if instruction.ip < limit]
+
+    @property
+    def has_inner_branches(self) -> bool:
+        """An instruction of the region leads to another one of it, not the first."""
+        end = self.instructions[-1].next_ip
+        return any(
+            (target := direct_branch_target(instruction)) is not None and self.start < target < end
+            for instruction in self.instructions
+        )
+
+    @property
+    def crosses_page(self) -> bool:
+        return self.start % _PAGE > _PAGE - JUMP_SIZE
+
+
+def describe(instruction: Instruction) -> str:
+    """The instruction and its address, for messages."""
+    return f"`{text(instruction)}` at {instruction.ip:#x}"
+
+
+def cover(code: FunctionCode, index: int, gap: bytes) -> Cover | Refusal:
+    """The whole instructions from number `index` on that have five bytes together.
+
+    `gap` is what follows the function up to the next address that anything owns; it may serve as padding.
+    """
+    start = code.boundaries[index]
+    taken: list[Instruction] = []
+    end = start
+    while end - start < JUMP_SIZE:
+        if taken and is_call(taken[-1]):
+            # Its return address would lie inside the jump.
+            return Refusal(CALL_IN_REGION, describe(taken[-1]))
+        if taken and not falls_through(taken[-1]):
+            return _cover_padding(code, taken, gap)
+        if not code.decode_to(end):
+            return _cover_padding(code, taken, gap) if end >= code.end else _undecodable(code)
+        instruction = code.instructions[index + len(taken)]
+        if taken and is_endbr64(instruction):
+            return Refusal(INDIRECT_JUMP, f"{describe(instruction)} marks a place that computed jumps lead to")
+        refusal = relocatable(instruction)
+        if refusal is not None:
+            return refusal
+        taken.append(instruction)
+        end = instruction.next_ip
+    return Cover(start, end, tuple(taken))
+
+
+def _cover_padding(code: FunctionCode, taken: Sequence[Instruction], gap: bytes) -> Cover | Refusal:
+    """Complete the cover with the padding behind its last instruction, inside the function or behind it."""
+    start, last = taken[0].ip, taken[-1]
+    end = last.next_ip
+    inside = code.code[end - code.start :][: JUMP_SIZE + _LONGEST_INSTRUCTION]
+    available = inside + gap[: JUMP_SIZE + _LONGEST_INSTRUCTION]
+    padding: list[Instruction] = []
+    for instruction in decode(available, end):
+        if end - start >= JUMP_SIZE or not is_padding(instruction):
+            break
+        padding.append(instruction)
+        end = instruction.next_ip
+    if end - start < JUMP_SIZE:
+        return Refusal(TOO_SHORT, f"{describe(last)} ends {last.next_ip - start} bytes behind {start:#x}")
+    if not falls_through(last):
+        return Cover(start, end, tuple(taken), padded=True)
+    # Control goes on into the padding, so that its instructions move, too.
+    for instruction in padding:
+        refusal = relocatable(instruction)
+        if refusal is not None:
+            return refusal
+    return Cover(start, end, (*taken, *padding), padded=True)
+
+
+def _undecodable(code: FunctionCode) -> Refusal:
+    return Refusal(NOT_DECODABLE, f"{undecodable_bytes(code)} at {code.reach:#x}")
+
+
+def undecodable_bytes(code: FunctionCode) -> str:
+    """The first bytes of the function that are no instruction, as hexadecimal digits."""
+    offset = code.reach - code.start
+    return code.code[offset : offset + 8].hex(" ")
+
+
+def is_endbr64(instruction: Instruction) -> bool:
+    return bool(instruction.mnemonic == Mnemonic.ENDBR64)
+
+
+def is_padding(instruction: Instruction) -> bool:
+    """What compilers and linkers fill up with: nop of any length, int3."""
+    return instruction.mnemonic in (Mnemonic.NOP, Mnemonic.INT3)
+
+
+def faulting(instructions: Sequence[Instruction]) -> Instruction | None:
+    """The first of `instructions` that may fault."""
+    return next((instruction for instruction in instructions if can_fault(instruction)), None)
+
+
+def signal_return(code: bytes) -> int | None:
+    """The offset of the instructions that return from a signal handler."""
+    match = _SIGNAL_RETURN.search(code)
+    return match.start() if match else None
+
+
+# Linux system calls after which control is not simply behind the instruction in the same process, on the same stack.
+_LEAVING_CALLS = {15: "rt_sigreturn", 56: "clone", 58: "vfork", 435: "clone3"}
+
+
+def leaving_system_call(code: FunctionCode, instruction: Instruction) -> str | None:
+    """The name of the system call, if `instruction` is a `syscall` for rt_sigreturn, clone, vfork or clone3.
+
+    The number is the constant that was last moved into rax before it. Where the number is no constant (the
+    `syscall()` function) the call may run in a copy: a child that clone makes there finds the same copy in its
+    memory and goes on behind it.
+    """
+    if not is_syscall(instruction):
+        return None
+    index = code.index_containing(instruction.ip)
+    wanted = "rax"
+    for before in reversed(code.instructions[:index]):
+        if not writes(before, wanted):
+            continue
+        if before.mnemonic == Mnemonic.MOV and before.op1_kind in _IMMEDIATES:
+            return _LEAVING_CALLS.get(before.immediate(1) & 0xFFFFFFFF)
+        source = general_register(before.op1_register) if before.op1_kind == OpKind.REGISTER else None
+        if before.mnemonic == Mnemonic.MOV and source is not None:
+            wanted = source
+            continue
+        return None
+    return None
+
+
+_IMMEDIATES = (OpKind.IMMEDIATE8, OpKind.IMMEDIATE32, OpKind.IMMEDIATE64, OpKind.IMMEDIATE32TO64)

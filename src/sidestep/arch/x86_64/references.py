@@ -1,0 +1,219 @@
+"""Where code may refer to other code: a search over raw bytes that misses nothing and finds too much.
+
+A 32-bit displacement that is relative to its own end stands in every direct jump, call and conditional jump beyond
+128 bytes, in xbegin, and in the `lea` that takes an address. Looking for these opcodes at *every* byte offset,
+whether or not an instruction starts there, needs no decoding and no knowledge of where functions are, and holds
+for overlapping and misaligned instructions as well. Decoding the function around a find then confirms or rejects
+it. Addresses are ELF virtual addresses.
+
+Opcodes: Intel SDM volume 2, appendix A (E8 call, E9 jmp, 0F 80-8F jcc, C7 F8 xbegin, 8D lea with ModRM mod=00
+rm=101; 70-7F jcc, EB jmp, E0-E2 loop, E3 jrcxz with 8-bit displacements).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from sidestep.address import Range
+
+# Matches are one byte long, so that none hides another one (0F 8D 05 is the start of a jcc and holds that of a lea).
+_ONE_BYTE = re.compile(rb"[\xe8\xe9]")
+_TWO_BYTES = re.compile(rb"\x0f(?=[\x80-\x8f])|\x8d(?=[\x05\x0d\x15\x1d\x25\x2d\x35\x3d])|\xc7(?=\xf8)")
+_LEA = re.compile(rb"\x8d(?=[\x05\x0d\x15\x1d\x25\x2d\x35\x3d])")
+_SHORT = re.compile(rb"[\x70-\x7f\xeb\xe0-\xe3]")
+_signed_32 = struct.Struct("<i").unpack_from
+_unsigned_32 = struct.Struct("<I").unpack_from
+
+# How far a branch with an 8-bit displacement reaches, from its own first byte (prefixes are not part of it).
+SHORT_REACH = 130
+_CHUNK = 1 << 16
+_PIECE = 1 << 20
+# References are kept as target and field in one 64-bit number, both as offsets from the lowest code address.
+_FIELD_BITS = 32
+_BUCKET_BITS = 20
+LIMIT = 1 << _FIELD_BITS
+
+
+class Reference(NamedTuple):
+    """The 32-bit displacement at `field` leads to `target`, if it is one."""
+
+    target: int
+    field: int
+
+
+class CodeBytes(NamedTuple):
+    """A stretch of executable code: where it starts, and its bytes."""
+
+    start: int
+    content: bytes
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.content)
+
+
+def opcode_precedes(code: bytes, field: int) -> bool:
+    """The bytes before offset `field` could be the opcode of a branch, a call, xbegin or `lea` off the
+    instruction pointer."""
+    if field >= 1 and code[field - 1] in (0xE8, 0xE9):
+        return True
+    return field >= 2 and _TWO_BYTES.match(code, field - 2) is not None
+
+
+def search(stretches: Iterable[CodeBytes], first: int, last: int) -> list[Reference]:
+    """Every possible reference from `stretches` to the addresses `first` up to, not including, `last`.
+
+    About 8 ms for a megabyte, whatever the size of the range (up to 64 KiB): within 64 KiB of code the upper half
+    of a displacement that leads there can have two or three values only, and these are looked for.
+    """
+    found = []
+    for start, code in stretches:
+        end = len(code) - 3
+        for chunk in range(0, end, _CHUNK):
+            chunk_end = min(chunk + _CHUNK, end)
+            lowest = (first - (start + chunk_end - 1 + 4)) >> 16
+            highest = (last - 1 - (start + chunk + 4)) >> 16
+            for half in range(lowest, highest + 1):
+                for field in _with_upper_half(code, half, chunk, chunk_end):
+                    target = start + field + 4 + _signed_32(code, field)[0]
+                    if first <= target < last and opcode_precedes(code, field):
+                        found.append(Reference(target, start + field))
+    found.sort()
+    return found
+
+
+def search_constants(stretches: Iterable[CodeBytes], first: int, last: int) -> list[Reference]:
+    """Where `stretches` (code or data) hold, at any offset, the lower four bytes of an address from `first` up to,
+    not including, `last`. Only code that is not position-independent has such constants without a relocation."""
+    found = []
+    for start, content in stretches:
+        for half in range(first >> 16, (last - 1 >> 16) + 1):
+            for field in _with_upper_half(content, half, 0, len(content) - 3):
+                target = _unsigned_32(content, field)[0]
+                if first <= target < last:
+                    found.append(Reference(target, start + field))
+    found.sort()
+    return found
+
+
+def _with_upper_half(content: bytes, half: int, first: int, last: int) -> Iterator[int]:
+    """The offsets from `first` up to `last` of the 32-bit numbers whose upper half is `half`."""
+    needle = (half & 0xFFFF).to_bytes(2, "little")
+    find, last = content.find, last + 3
+    at = find(needle, first + 2, last)
+    while at >= 0:
+        yield at - 2
+        at = find(needle, at + 1, last)
+
+
+class ReferenceTable:
+    """Every possible reference from code to code in one module, in the order of targets.
+
+    `packed` has 8 bytes for each; some 130,000 for 3 MB of code, found in 0.15 s.
+    """
+
+    __slots__ = ("base", "packed")
+
+    def __init__(self, base: int, packed: array[int]) -> None:
+        self.base = base
+        self.packed = packed
+
+    @classmethod
+    def build(
+        cls, stretches: Iterable[CodeBytes], progress: Callable[[int], None] | None = None
+    ) -> ReferenceTable:
+        """`progress` is called with the number of bytes done so far. All code must lie within `LIMIT` bytes."""
+        stretches = list(stretches)
+        base = min((stretch.start for stretch in stretches), default=0)
+        top = max((stretch.end for stretch in stretches), default=0)
+        if top - base > LIMIT:
+            raise ValueError("the code of one file spans more than 4 GiB")
+        # One array for each megabyte of targets: sorted one by one, they never need much memory at once.
+        buckets = [array("Q") for _ in range(((top - base) >> _BUCKET_BITS) + 1)]
+        signed_32, span, done = _signed_32, top - base, 0
+        for stretch in stretches:
+            code, shift = stretch.content, stretch.start - base
+            limit = len(code) - 4
+            for piece in range(0, len(code), _PIECE):
+                piece_end = min(piece + _PIECE, len(code))
+                for opcode, size in ((_ONE_BYTE, 1), (_TWO_BYTES, 2)):
+                    for match in opcode.finditer(code, piece, min(piece_end + size - 1, len(code))):
+                        field = match.start() + size
+                        if field > limit:
+                            continue
+                        target = field + shift + 4 + signed_32(code, field)[0]
+                        if 0 <= target < span:
+                            buckets[target >> _BUCKET_BITS].append(target << _FIELD_BITS | field + shift)
+                if progress is not None:
+                    progress(done + piece_end)
+            done += len(code)
+        packed = array("Q")
+        for number, bucket in enumerate(buckets):
+            packed.extend(sorted(bucket))
+            buckets[number] = array("Q")
+        return cls(base, packed)
+
+    @classmethod
+    def build_constants(cls, stretches: Iterable[CodeBytes], code: Range) -> ReferenceTable:
+        """The table of every place in `stretches` (code and data) that holds the lower four bytes of an address
+        in `code`; 40 ns a byte."""
+        stretches = list(stretches)
+        base = min(code.start, *(stretch.start for stretch in stretches))
+        top = max(code.end, *(stretch.end for stretch in stretches))
+        if top - base > LIMIT:
+            raise ValueError("the segments of one file span more than 4 GiB")
+        packed = []
+        for start, content in stretches:
+            for shift in range(min(4, len(content))):
+                numbers = array("I", content[shift : shift + (len(content) - shift) // 4 * 4])
+                field = start + shift - base
+                packed += [
+                    number - base << _FIELD_BITS | field + 4 * index
+                    for index, number in enumerate(numbers) if code.start <= number < code.end
+                ]  # fmt: skip
+        return cls(base, array("Q", sorted(packed)))
+
+    def into(self, first: int, last: int) -> list[Reference]:
+        """The references to the addresses `first` up to, not including, `last`, in the order of targets."""
+        base, packed = self.base, self.packed
+        low = max(first - base, 0) << _FIELD_BITS
+        high = max(last - base, 0) << _FIELD_BITS
+        index = bisect_left(packed, low)
+        found = []
+        while index < len(packed) and packed[index] < high:
+            value = packed[index]
+            found.append(Reference((value >> _FIELD_BITS) + base, (value & (LIMIT - 1)) + base))
+            index += 1
+        return found
+
+
+def short_branches(code: bytes, start: int, first: int, last: int) -> list[Reference]:
+    """Possible branches with an 8-bit displacement in `code` (at address `start`) into `first` up to, not including,
+    `last`; `field` is the address of the opcode."""
+    found = []
+    low = max(first - SHORT_REACH - start, 0)
+    high = min(last + SHORT_REACH - start, len(code) - 1)
+    for match in _SHORT.finditer(code, low, max(high, low)):
+        at = match.start()
+        displacement = code[at + 1]
+        target = start + at + 2 + (displacement - 256 if displacement > 127 else displacement)
+        if first <= target < last:
+            found.append(Reference(target, start + at))
+    return found
+
+
+def taken_addresses(stretches: Iterable[CodeBytes]) -> list[Reference]:
+    """Every possible `lea` off the instruction pointer, with the address that it takes."""
+    found = []
+    for start, code in stretches:
+        limit = len(code) - 4
+        for match in _LEA.finditer(code):
+            field = match.start() + 2
+            if field <= limit:
+                found.append(Reference(start + field + 4 + _signed_32(code, field)[0], start + field))
+    return found

@@ -1,0 +1,79 @@
+"""Code that is never probed, and instructions that never move.
+
+* Sidestep's own areas in the target, the vsyscall page, code that is no private mapping of a file (the vdso, shared
+  mappings);
+* the signal return path: the kernel and unwinders know it by its bytes, and Sidestep's own system calls end in it;
+* restartable sequences: the kernel aborts them when a thread leaves their range, and a copy is outside of it;
+* the system calls clone, clone3, vfork and rt_sigreturn: a child starts behind the instruction, or control never
+  comes back to it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sidestep.address import Range
+from sidestep.arch.x86_64.code import FunctionCode
+from sidestep.arch.x86_64.placement import SIGNAL_RETURN_SIZE, Cover, describe, leaving_system_call, signal_return
+from sidestep.errors import BLACKLISTED, SHARED_TEXT, Refusal
+from sidestep.safety.context import ModuleContext
+
+VSYSCALL_PAGE = Range(0xFFFFFFFFFF600000, 0xFFFFFFFFFF601000)
+
+
+class Forbidden(NamedTuple):
+    """Run-time addresses that are not probed, and what they are."""
+
+    where: Range
+    what: str
+
+
+def blacklist(context: ModuleContext) -> list[Forbidden]:
+    """Everything in or around this module that is known not to be probed, for people to read."""
+    found = [Forbidden(VSYSCALL_PAGE, "the vsyscall page")]
+    found += [Forbidden(where, what) for where, what in context.forbidden]
+    bias = context.bias
+    for each in context.restartable:
+        found.append(Forbidden(Range(each.start + bias, each.end + bias), "a restartable sequence"))
+    for start, content in context.code:
+        offset = signal_return(content)
+        if offset is not None:
+            begin = start + offset + bias
+            found.append(Forbidden(Range(begin, begin + SIGNAL_RETURN_SIZE), "the signal return path"))
+    return found
+
+
+def refused_module(context: ModuleContext) -> Refusal | None:
+    """Nothing in this module can be probed."""
+    if context.is_shared:
+        return Refusal(SHARED_TEXT, context.name)
+    if not context.is_file:
+        return Refusal(BLACKLISTED, f"the code of {context.name} is no private mapping of a file")
+    return None
+
+
+def refused_range(context: ModuleContext, dcr: Range) -> Refusal | None:
+    """A range of the file's addresses touches code that is not probed."""
+    run_time = Range(dcr.start + context.bias, dcr.end + context.bias)
+    for where, what in ((VSYSCALL_PAGE, "the vsyscall page"), *context.forbidden):
+        if where.overlaps(run_time):
+            return Refusal(BLACKLISTED, f"{what} at {where}")
+    for where in context.restartable:
+        if where.overlaps(dcr):
+            return Refusal(BLACKLISTED, f"the restartable sequence at {where}")
+    start, nearby = context.window(dcr.start - SIGNAL_RETURN_SIZE + 1, dcr.end + SIGNAL_RETURN_SIZE - 1, dcr.start)
+    offset = signal_return(nearby)
+    if offset is not None:
+        found = Range(start + offset, start + offset + SIGNAL_RETURN_SIZE)
+        if found.overlaps(dcr):
+            return Refusal(BLACKLISTED, f"the signal return path at {found}")
+    return None
+
+
+def refused_system_call(code: FunctionCode, cover: Cover) -> Refusal | None:
+    """A system call among the instructions of the DCR must stay where it is."""
+    for instruction in cover.instructions:
+        name = leaving_system_call(code, instruction)
+        if name is not None:
+            return Refusal(BLACKLISTED, f"{describe(instruction)} is the system call {name}")
+    return None

@@ -1,0 +1,235 @@
+"""What the verdicts about one module are made from, read once and kept.
+
+A `ModuleContext` works on the file's own addresses (those that nm and objdump print); `bias` is what is added to
+them in the target, 0 for a file that nobody runs. Nothing here trusts the file: every table is bounded by the size
+of what was read.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+from sidestep.address import Range
+from sidestep.arch.x86_64.code import FunctionCode
+from sidestep.arch.x86_64.computed_jumps import unproved_jump
+from sidestep.arch.x86_64.insn import Instruction
+from sidestep.arch.x86_64.jump_tables import JumpTables, find_jump_tables
+from sidestep.arch.x86_64.references import CodeBytes, Reference, taken_addresses
+from sidestep.safety.references import References
+from sidestep.safety.restartable import SectionedFile, restartable_sequences
+
+if TYPE_CHECKING:
+    from sidestep.safety.leads import FunctionLeads
+
+_MOST_FUNCTIONS_KEPT = 4096
+_LARGEST_FUNCTION = 1 << 24
+_GAP = 64
+
+Memory = Callable[[int, int], bytes]
+"""Original bytes of the target: (run-time address, size) to bytes, without what probes of ours have changed."""
+
+
+class LoadedSegment(Protocol):
+    """A segment of the file: `address` and `file_size` in bytes."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def file_size(self) -> int: ...
+
+
+class LoadedFile(SectionedFile, Protocol):
+    """The file behind a module (symbols.elf.ElfFile)."""
+
+    @property
+    def build_id(self) -> str | None: ...
+    @property
+    def text(self) -> Sequence[Range]: ...
+    @property
+    def loads(self) -> Sequence[LoadedSegment]: ...
+    @property
+    def is_pic(self) -> bool: ...
+    @property
+    def relative_targets(self) -> Sequence[int]: ...
+
+
+class Bounds(Protocol):
+    """One function (symbols.functions.Function)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+class Frames(Protocol):
+    """The unwind entries of the file (symbols.eh_frame.FdeTable)."""
+
+    @property
+    def starts(self) -> Sequence[int]: ...
+    def landing_pads(self, start: int, /) -> list[int] | None: ...
+
+
+class Functions(Protocol):
+    """The functions of the file (symbols.functions.FunctionTable)."""
+
+    @property
+    def starts(self) -> Sequence[int]: ...
+    @property
+    def frames(self) -> Frames: ...
+    def containing(self, address: int, /) -> Bounds | None: ...
+
+
+@dataclass
+class ModuleContext:
+    """One module of a target, or one file.
+
+    name            for messages
+    bias            run-time address minus the file's address
+    memory          original bytes of the target; None: there is only the file
+    handles_faults  the program has handlers of its own for SIGSEGV, SIGBUS, SIGILL or SIGFPE
+    forbidden       run-time addresses that are not probed, each with what they are (Sidestep's own areas)
+    is_file         the code is a private mapping of a file (the vdso is not)
+    is_shared       the code is mapped MAP_SHARED
+    probes          about how many probes will be placed here: chooses how references are looked up
+    progress        called with (bytes done, bytes in all) while a large module is searched
+    """
+
+    file: LoadedFile
+    functions: Functions
+    name: str = ""
+    bias: int = 0
+    memory: Memory | None = None
+    handles_faults: bool = False
+    forbidden: Sequence[tuple[Range, str]] = ()
+    is_file: bool = True
+    is_shared: bool = False
+    probes: int = 1
+    progress: Callable[[int, int], None] | None = None
+    leads: dict[int, FunctionLeads] = field(default_factory=dict, repr=False)
+    _codes: dict[int, FunctionCode] = field(default_factory=dict, repr=False)
+    _unproved: dict[int, Instruction | None] = field(default_factory=dict, repr=False)
+
+    # Bytes
+
+    @cached_property
+    def code(self) -> list[CodeBytes]:
+        """The executable bytes, ascending."""
+        return [CodeBytes(each.start, self.file.read(each.start, each.size)) for each in self.file.text]
+
+    @cached_property
+    def contents(self) -> list[CodeBytes]:
+        """Everything that the file puts into memory, ascending."""
+        known = {each.start: each for each in self.code}
+        return sorted(
+            known.get(load.address) or CodeBytes(load.address, self.file.read(load.address, load.file_size))
+            for load in self.file.loads if load.file_size
+        )  # fmt: skip
+
+    @cached_property
+    def text(self) -> Sequence[Range]:
+        return self.file.text
+
+    @cached_property
+    def restartable(self) -> list[Range]:
+        """Code that the kernel restarts, in the file's addresses."""
+        return restartable_sequences(self.file)
+
+    def bytes_at(self, start: int, end: int) -> bytes:
+        """The code from `start` up to `end`, cut where the executable bytes end."""
+        for stretch in self.code:
+            if stretch.start <= start < stretch.end:
+                return stretch.content[start - stretch.start : max(end, start) - stretch.start]
+        return b""
+
+    def window(self, first: int, last: int, around: int) -> CodeBytes:
+        """The executable bytes from `first` up to `last` of the stretch that holds the address `around`."""
+        for start, content in self.code:
+            if start <= around < start + len(content):
+                first = max(first, start)
+                return CodeBytes(first, content[first - start : last - start])
+        return CodeBytes(first, b"")
+
+    # Functions
+
+    def function_at(self, address: int) -> Bounds | None:
+        return self.functions.containing(address)
+
+    def code_of(self, function: Bounds) -> FunctionCode:
+        """The function's instructions; decoded as they are asked for, kept for the next question."""
+        code = self._codes.get(function.start)
+        if code is None or code.end < function.end:
+            if len(self._codes) >= _MOST_FUNCTIONS_KEPT:
+                self._codes.clear()
+            end = min(function.end, function.start + _LARGEST_FUNCTION)
+            code = FunctionCode(function.start, self.bytes_at(function.start, end))
+            self._codes[function.start] = code
+        return code
+
+    def gap_behind(self, code: FunctionCode) -> bytes:
+        """The bytes between the function's end and the next thing that has a name or an unwind entry."""
+        starts = self.functions.starts
+        index = bisect_left(starts, code.end)
+        limit = min(starts[index] if index < len(starts) else code.end + _GAP, code.end + _GAP)
+        return self.bytes_at(code.end, limit)
+
+    def starts_in(self, first: int, last: int) -> int | None:
+        """The first address from `first` up to `last` that a function, a part or a label owns."""
+        starts = self.functions.starts
+        index = bisect_left(starts, first)
+        return starts[index] if index < len(starts) and starts[index] < last else None
+
+    # What leads to code
+
+    @cached_property
+    def references(self) -> References:
+        return References(self.code, self.contents, self.file.is_pic, self.probes, self.progress)
+
+    @cached_property
+    def relative_targets(self) -> Sequence[int]:
+        return self.file.relative_targets
+
+    @cached_property
+    def taken(self) -> list[Reference]:
+        """The addresses that any `lea` takes."""
+        return taken_addresses(self.code)
+
+    @cached_property
+    def jump_tables(self) -> JumpTables:
+        return find_jump_tables(self.taken, self.contents, self.text, self._function_range)
+
+    def _function_range(self, address: int) -> Range | None:
+        function = self.functions.containing(address)
+        return None if function is None else Range(function.start, function.end)
+
+    def unproved_jump(self, code: FunctionCode) -> Instruction | None:
+        """The function's first computed jump that may lead anywhere."""
+        if code.start not in self._unproved:
+            tables = self.jump_tables
+            self._unproved[code.start] = unproved_jump(code, tables.bases, tables.labels)
+        return self._unproved[code.start]
+
+    def landing_pads(self, code: FunctionCode) -> list[int] | None:
+        """Where exceptions land that are raised in the function; None: unknown, its tables are damaged."""
+        frames = self.functions.frames
+        starts = frames.starts
+        pads: list[int] = []
+        for index in range(max(bisect_right(starts, code.start) - 1, 0), bisect_left(starts, code.end)):
+            found = frames.landing_pads(starts[index])
+            if found is None:
+                return None
+            pads += found
+        return pads
+
+
+def first_in(values: Sequence[int] | array[int], first: int, last: int) -> int | None:
+    """The first of `values` (ascending) from `first` up to, not including, `last`."""
+    index = bisect_left(values, first)
+    return values[index] if index < len(values) and values[index] < last else None
