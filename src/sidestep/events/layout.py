@@ -40,8 +40,9 @@ ARENA_CAPACITY: Final = (HEADER_SIZE - ARENAS_OFFSET) // 16
 PROBE_CAPACITY: Final = 65536
 PROBES_OFFSET: Final = HEADER_OFFSET + HEADER_SIZE
 PROBE_RECORD_SIZE: Final = 256
-PROBE_NAME_SIZE: Final = 128
-PROBE_BYTES_SIZE: Final = 16
+PROBE_NAME_SIZE: Final = 112
+PROBE_BYTES_SIZE: Final = 5  # a jump
+PROBE_MOVES: Final = 32  # {u8 offset from the site, u16 offset in the buffer} for each instruction boundary
 STATE_NONE: Final = 0
 STATE_PREPARED: Final = 1
 STATE_ARMED: Final = 2
@@ -96,7 +97,10 @@ PROCESS_PAGE_SIZE: Final = THREAD_TABLE_OFFSET + THREAD_TABLE_ENTRIES * 16 + PAG
 
 _HEADER = struct.Struct("<8sIIQQIIIIQQIII")
 _ARENA = struct.Struct("<QQ")
-_PROBE = struct.Struct(f"<QQIBBH{PROBE_BYTES_SIZE}s{PROBE_BYTES_SIZE}s{PROBE_NAME_SIZE}s")
+_PROBE = struct.Struct(f"<QQQIBBH{PROBE_BYTES_SIZE}s{PROBE_BYTES_SIZE}s{PROBE_NAME_SIZE}s{PROBE_MOVES * 3}s")
+_MOVE = struct.Struct("<BH")
+_STATE_OFFSET: Final = 28
+assert _PROBE.size <= PROBE_RECORD_SIZE
 _BLOCK = struct.Struct("<QQ")
 
 Shared = bytearray | memoryview | mmap.mmap  # a writable view of the memfd
@@ -199,45 +203,60 @@ class Arena(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProbeRecord:
-    """One probepoint in the table: enough to list it and to take it out without its controller."""
+    """One probe in the table: enough to list it and to take its jump out without its controller.
 
-    address: int
+    Probes that share a jump have the same `site`, bytes and moves.
+    """
+
+    address: int  # the probepoint
+    site: int  # where the jump is
     buffer: int  # address of its detour buffer
     state: int  # STATE_NONE, STATE_PREPARED, STATE_ARMED
-    original: bytes  # the bytes that the jump replaces, up to 16
-    patched: bytes  # what was written there; as long as `original`
+    original: bytes  # the bytes that the jump replaces
+    patched: bytes  # the jump; as long as `original`
     flags: int
-    name: str  # cut to 128 bytes of UTF-8
+    name: str  # MODULE:SYMBOL+0xOFFSET, cut to PROBE_NAME_SIZE bytes of UTF-8
+    moves: tuple[tuple[int, int], ...] = ()  # (original address, address of its copy) of each boundary
 
     def write(self, shared: Shared, index: int) -> None:
         """Writes the record at `index`."""
         if len(self.original) != len(self.patched) or len(self.original) > PROBE_BYTES_SIZE:
             raise LayoutError(f"{len(self.original)} original and {len(self.patched)} patched bytes")
+        if len(self.moves) > PROBE_MOVES:
+            raise LayoutError(f"{len(self.moves)} boundaries, a record has room for {PROBE_MOVES}")
         name = self.name.encode("utf-8", "replace")[:PROBE_NAME_SIZE].decode("utf-8", "ignore").encode()
+        moves = b"".join(_MOVE.pack(old - self.site, new - self.buffer) for old, new in self.moves)
         _PROBE.pack_into(
             shared,
             probe_offset(index),
             self.address,
+            self.site,
             self.buffer,
             self.flags,
             self.state,
             len(self.original),
-            0,
+            len(self.moves),
             self.original,
             self.patched,
             name,
+            moves,
         )
 
     @classmethod
     def read(cls, shared: bytes | Shared, index: int) -> ProbeRecord | None:
         """The record at `index`, or None when the place is empty or damaged."""
-        address, buffer, flags, state, length, _, original, patched, name = _PROBE.unpack_from(
-            shared, probe_offset(index)
-        )
-        if state not in (STATE_PREPARED, STATE_ARMED) or length > PROBE_BYTES_SIZE:
+        start = probe_offset(index)
+        return cls.parse(shared[start : start + PROBE_RECORD_SIZE])
+
+    @classmethod
+    def parse(cls, raw: bytes | bytearray | memoryview) -> ProbeRecord | None:
+        """The record that `raw` holds, or None when it is empty or damaged."""
+        address, site, buffer, flags, state, length, count, original, patched, name, moves = _PROBE.unpack_from(raw)
+        if state not in (STATE_PREPARED, STATE_ARMED) or length > PROBE_BYTES_SIZE or count > PROBE_MOVES:
             return None
         text = name.split(b"\0", 1)[0].decode("utf-8", "replace")
-        return cls(address, buffer, state, original[:length], patched[:length], flags, text)
+        pairs = tuple((site + old, buffer + new) for old, new in _MOVE.iter_unpack(moves[: count * _MOVE.size]))
+        return cls(address, site, buffer, state, original[:length], patched[:length], flags, text, pairs)
 
 
 class BlockEntry(NamedTuple):
@@ -261,7 +280,7 @@ def initialise(shared: Shared) -> None:
 
 def set_probe_state(shared: Shared, index: int, state: int) -> None:
     """Changes only the state byte of a probe's record: one store, complete or not done."""
-    shared[probe_offset(index) + 20] = state
+    shared[probe_offset(index) + _STATE_OFFSET] = state
 
 
 def probe_offset(index: int) -> int:
