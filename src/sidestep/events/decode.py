@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from sidestep.events.clock import Clock
 from sidestep.events.record import COMM_SIZE, EventProgram, Field
-from sidestep.spec.nodes import FetchType
+from sidestep.spec import FetchType
 
 Raw: TypeAlias = tuple[Any, ...]
 """tsc, tid, pid, then fault words (int), one item a field (int or bytes), return addresses (int)."""

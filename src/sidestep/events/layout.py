@@ -251,11 +251,15 @@ class ProbeRecord:
     @classmethod
     def parse(cls, raw: bytes | bytearray | memoryview) -> ProbeRecord | None:
         """The record that `raw` holds, or None when it is empty or damaged."""
-        address, site, buffer, flags, state, length, count, original, patched, name, moves = _PROBE.unpack_from(raw)
+        address, site, buffer, flags, state, length, count, original, patched, name, moves = (
+            _PROBE.unpack_from(raw)
+        )
         if state not in (STATE_PREPARED, STATE_ARMED) or length > PROBE_BYTES_SIZE or count > PROBE_MOVES:
             return None
         text = name.split(b"\0", 1)[0].decode("utf-8", "replace")
-        pairs = tuple((site + old, buffer + new) for old, new in _MOVE.iter_unpack(moves[: count * _MOVE.size]))
+        pairs = tuple(
+            (site + old, buffer + new) for old, new in _MOVE.iter_unpack(moves[: count * _MOVE.size])
+        )
         return cls(address, site, buffer, state, original[:length], patched[:length], flags, text, pairs)
 
 

@@ -27,7 +27,7 @@ from sidestep.events.layout import (
     RECORD_HEADER_SIZE,
     RECORD_MAGIC,
 )
-from sidestep.spec.nodes import (
+from sidestep.spec import (
     Argument,
     Comm,
     Condition,

@@ -1,0 +1,193 @@
+"""Detour buffers: what a probepoint's jump leads to.
+
+For each instruction of the DCR in turn: the actions of its probes, in the order of registration, then the
+instruction itself, relocated; behind the last one a jump back. Around the actions exactly those registers
+are saved that they clobber and the program (or a fetch argument) still needs, and the flags only if they are
+live.
+
+What is seldom needed stands behind the jump back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sidestep.arch.x86_64.counting import (
+    LOCKED_REGISTERS,
+    THREAD_REGISTERS,
+    count_by_process,
+    count_by_thread,
+)
+from sidestep.arch.x86_64.fetch import WORKING_REGISTERS, Resolve, fetched_registers
+from sidestep.arch.x86_64.frame import Emission, Frame, clobbered
+from sidestep.arch.x86_64.insn import Instruction
+from sidestep.arch.x86_64.liveness import SCRATCH_REGISTERS, Liveness
+from sidestep.arch.x86_64.recording import EventCompiler, Rings
+from sidestep.arch.x86_64.relocate import Point, Relocator
+from sidestep.arch.x86_64.runtime import Runtime
+from sidestep.arch.x86_64.shapes import LAHF, RESTORE_OVERFLOW, SAHF, SETO_AL
+from sidestep.arch.x86_64.writer import Assembler
+from sidestep.errors import NO_SUCH_SYMBOL, ProbeError
+from sidestep.events.record import EventProgram
+from sidestep.spec import SymbolMemory
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Counts the hit under the probe's index in the shared memory."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Counts the hit; then, if it passes the filters, counts the match and records an event.
+
+    `emit` False: nothing is recorded, the match is only counted.
+    """
+
+    program: EventProgram
+    emit: bool = True
+
+
+Action = Count | Record
+
+
+def _no_variables(variable: SymbolMemory) -> int:
+    raise ProbeError(str(variable), NO_SUCH_SYMBOL, "variables cannot be looked up here")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all buffers of an arena have in common.
+
+    `by_thread`: fs:0 holds the fs base in every thread that can get here (true once a program of the usual
+    ABI has set up its threads). `tid_offset`: where the tid is from the fs base, if that was verified; else
+    the kernel is asked. `rings` may be None as long as nothing is recorded.
+    """
+
+    runtime: Runtime
+    by_thread: bool = True
+    tid_offset: int | None = None
+    rings: Rings | None = None
+    resolve: Resolve = field(default=_no_variables)
+
+
+@dataclass(frozen=True, slots=True)
+class DetourBuffer:
+    """A buffer's code for `address`.
+
+    `boundaries`: (old, new) as in Relocator: where a thread goes that is stopped at an instruction of the
+    DCR. It lands behind the actions, so that nothing is counted twice. `points`: every place in the buffer
+    where the program's state is at hand, by rising addresses: the starts of the actions, too. Elsewhere in
+    the buffer a thread cannot be taken back.
+    """
+
+    address: int
+    code: bytes
+    boundaries: tuple[tuple[int, int], ...]
+    points: tuple[Point, ...]
+
+
+def emit_buffer(
+    address: int,
+    instructions: Sequence[Instruction],
+    original: bytes,
+    actions: Mapping[int, Sequence[Action]],
+    liveness: Callable[[int], Liveness],
+    surroundings: Surroundings,
+) -> DetourBuffer:
+    """The buffer for a DCR of `instructions` with the `original` bytes.
+
+    `actions` has the actions by the address of the instruction that they stand at; `liveness` tells what is
+    live at such an address. Raises ProbeError when an instruction cannot be relocated, or an event not be
+    made.
+    """
+    assembler = Assembler(address)
+    emission = Emission(assembler)
+    relocator = Relocator(assembler, instructions, original)
+    for index, instruction in enumerate(instructions):
+        relocator.arrive(index)
+        probed = actions.get(instruction.ip)
+        if probed:
+            _emit_actions(emission, probed, liveness(instruction.ip), surroundings)
+        relocator.copy(index)
+    relocator.leave()
+    emission.finish_later()
+    starts = [Point(new, old) for old, new in relocator.arrivals.items() if old in actions]
+    points = sorted({*relocator.points, *starts})
+    return DetourBuffer(address, assembler.finish(), tuple(relocator.boundaries), tuple(points))
+
+
+def _emit_actions(
+    emission: Emission, actions: Sequence[Action], live: Liveness, surroundings: Surroundings
+) -> None:
+    counts = [action.index for action in actions if isinstance(action, Count)]
+    if len(counts) == len(actions):
+        _emit_counts(emission, counts, live, surroundings)
+        return
+    frame = Frame(emission.assembler)
+    programs = [action.program for action in actions if isinstance(action, Record)]
+    fetched = frozenset[str]().union(*map(fetched_registers, programs))
+    saved = clobbered(WORKING_REGISTERS, live.registers, fetched)
+    frame.enter(saved, flags=live.flags, whole_flags="rflags" in fetched)
+    for action in actions:
+        if isinstance(action, Count):
+            _count(emission, frame, action.index, ("rax", "rcx"), surroundings)
+        else:
+            _emit_record(emission, frame, action, surroundings)
+    frame.leave()
+
+
+def _emit_record(emission: Emission, frame: Frame, action: Record, surroundings: Surroundings) -> None:
+    program = action.program
+    _count(emission, frame, program.index, ("rax", "rcx"), surroundings)
+    compiler = EventCompiler(
+        emission,
+        frame,
+        surroundings.runtime,
+        program,
+        surroundings.rings,
+        surroundings.tid_offset,
+        surroundings.resolve,
+    )
+    compiler.enter()
+    if program.matched_index is not None:
+        _count(emission, frame, program.matched_index, ("rax", "rcx"), surroundings)
+    if action.emit:
+        compiler.record()
+    compiler.leave()
+
+
+def _emit_counts(
+    emission: Emission, indexes: Sequence[int], live: Liveness, surroundings: Surroundings
+) -> None:
+    """Counts with as few registers saved as possible; live flags wait in rax meanwhile."""
+    number = THREAD_REGISTERS if surroundings.by_thread else LOCKED_REGISTERS
+    usable = [register for register in live.dead if register != "rax" or not live.flags]
+    others = [r for r in SCRATCH_REGISTERS if r not in usable and (r != "rax" or not live.flags)]
+    scratch = (usable + others)[:number]
+    saved = [register for register in scratch if register in live.registers]
+    if live.flags and "rax" in live.registers:
+        saved.append("rax")
+    frame = Frame(emission.assembler)
+    if saved:
+        frame.enter(saved, flags=False)
+    if live.flags:
+        emission.assembler.raw(LAHF + SETO_AL)
+    for index in indexes:
+        _count(emission, frame, index, (scratch[0], scratch[-1]), surroundings)
+    if live.flags:
+        emission.assembler.raw(RESTORE_OVERFLOW + SAHF)
+    if saved:
+        frame.leave()
+
+
+def _count(
+    emission: Emission, frame: Frame, index: int, registers: tuple[str, str], surroundings: Surroundings
+) -> None:
+    if surroundings.by_thread:
+        count_by_thread(emission, frame, surroundings.runtime, index, registers)
+    else:
+        count_by_process(emission, frame, surroundings.runtime, index, registers[0])

@@ -1,0 +1,271 @@
+"""Machine code that records an event: filters, a place in a ring, the fields, the commit.
+
+Nothing is reserved before the filters have passed. The place is reserved by compare-and-exchange on the
+ring's head, a bounded number of times; then come the time (so that a record is never older than its
+reservation), the thread, the fields, and last the byte that turns PENDING_MAGIC into RECORD_MAGIC. Any ring
+is right: the CPU only spreads writers over them, so nothing happens when the thread moves in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sidestep.arch.x86_64.condition import ConditionCompiler, KeptValues
+from sidestep.arch.x86_64.fetch import RECORD_POINTER, Fetcher, Resolve
+from sidestep.arch.x86_64.frame import Emission, Frame, Label
+from sidestep.arch.x86_64.runtime import Runtime
+from sidestep.arch.x86_64.shapes import (
+    RDTSC,
+    SYSCALL,
+    add,
+    and_,
+    at,
+    cmov,
+    cmp,
+    cmpxchg,
+    dec,
+    fs,
+    inc,
+    lea,
+    mov,
+    or_,
+    rip,
+    shl,
+    sub,
+    xor,
+)
+from sidestep.events import layout
+from sidestep.events.record import COMM_SIZE, EventProgram, Field
+from sidestep.spec import Immediate, StackSlot
+
+_SYS_GETTID: Final = 186
+_RESERVATION_TRIES: Final = 32
+_CPU_MASK: Final = 0xFFF
+_CPU_SEGMENT: Final = 0x7B  # its limit holds node << 12 | cpu, for user space to read
+_RDPID_RCX: Final = b"\xf3\x0f\xc7\xf9"
+_LSL_ECX_ECX: Final = b"\x0f\x03\xc9"
+_MULTIPLY_RCX: Final = b"\x48\x69\xc9"  # imul $imm32,%rcx,%rcx
+
+
+@dataclass(frozen=True, slots=True)
+class Rings:
+    """The rings as the target has them mapped; `cpu_number` is how its processor tells the CPU."""
+
+    address: int
+    count: int
+    size: int
+    cpu_number: Literal["rdpid", "lsl"] = "lsl"
+
+
+class EventCompiler:
+    """Emits the code of one event at one probepoint.
+
+    `tid_offset` is where the tid is from the fs base, where that is known.
+    """
+
+    def __init__(
+        self,
+        emission: Emission,
+        frame: Frame,
+        runtime: Runtime,
+        program: EventProgram,
+        rings: Rings | None,
+        tid_offset: int | None,
+        resolve: Resolve,
+    ) -> None:
+        self._emission, self._assembler, self._frame = emission, emission.assembler, frame
+        self._runtime, self._program, self._rings = runtime, program, rings
+        self._tid_offset = tid_offset
+        self._format = program.format
+        self._fetcher = Fetcher(emission, frame, runtime, program, resolve)
+        self._kept = KeptValues(emission, frame, self._fetcher, program)
+        self._rejected = emission.new_label()
+
+    def enter(self) -> None:
+        """Goes to `leave` unless the hit passes the filters."""
+        self._kept.enter()
+        program = self._program
+        if program.tids is not None:
+            self._filter_tid(program.tids)
+        if program.comms:
+            self._filter_comm(program.comms)
+        if program.condition is not None:
+            compiler = ConditionCompiler(
+                self._emission, self._frame, self._fetcher, self._kept, program, self._rejected
+            )
+            compiler.jump_unless(program.condition, self._rejected)
+
+    def record(self) -> None:
+        """Reserves, fills and commits a record; a full ring only adds to the lost ones."""
+        if self._rings is None:
+            raise ValueError("an event needs rings")
+        self._reserve(self._rings)
+        self._fill_header()
+        for number, field in enumerate(self._format.fields):
+            self._fill_field(number, field)
+        if self._format.stack_depth:
+            self._fill_stack()
+        self._assembler.emit(mov(at(RECORD_POINTER), layout.RECORD_MAGIC & 0xFF, 8))
+
+    def leave(self) -> None:
+        self._assembler.label(self._rejected)
+        self._kept.leave()
+
+    def _load_tid(self) -> None:
+        """eax = tid; clobbers rcx and r11."""
+        if self._tid_offset is not None:
+            self._assembler.emit(mov("eax", fs(self._tid_offset)))
+        else:
+            self._assembler.emit(mov("eax", _SYS_GETTID))
+            self._assembler.raw(SYSCALL)
+
+    def _filter_tid(self, tids: frozenset[int]) -> None:
+        passed = self._emission.new_label()
+        self._load_tid()
+        for tid in sorted(tids):
+            self._assembler.emit(cmp("eax", tid))
+            self._assembler.jump_if("e", passed)
+        self._assembler.jump(self._rejected)
+        self._assembler.label(passed)
+
+    def _filter_comm(self, comms: tuple[bytes, ...]) -> None:
+        passed, emit = self._emission.new_label(), self._assembler.emit
+        self._frame.reserve(COMM_SIZE)
+        emit(mov("rcx", "rsp"))
+        self._assembler.call_to(self._runtime.thread_name)
+        self._frame.pop("rdx")
+        self._frame.pop("r11")
+        for comm in comms:
+            padded = comm[: COMM_SIZE - 1].ljust(COMM_SIZE, b"\0")
+            another = self._emission.new_label()
+            emit(mov("rax", int.from_bytes(padded[:8], "little")))
+            emit(cmp("rdx", "rax"))
+            self._assembler.jump_if("ne", another)
+            emit(mov("rax", int.from_bytes(padded[8:], "little")))
+            emit(cmp("r11", "rax"))
+            self._assembler.jump_if("e", passed)
+            self._assembler.label(another)
+        self._assembler.jump(self._rejected)
+        self._assembler.label(passed)
+
+    def _reserve(self, rings: Rings) -> None:
+        """The record pointer = a span of the record's size, all zero. Or counts a lost event and leaves."""
+        assembler, emit = self._assembler, self._assembler.emit
+        retry, full = self._emission.new_label(), self._emission.new_label()
+        if rings.cpu_number == "rdpid":
+            assembler.raw(_RDPID_RCX)
+        else:
+            emit(mov("ecx", _CPU_SEGMENT))
+            assembler.raw(_LSL_ECX_ECX)
+        emit(xor("edx", "edx"))
+        emit(and_("ecx", _CPU_MASK))
+        emit(cmp("ecx", rings.count))
+        emit(cmov("ae", "ecx", "edx"))
+        assembler.raw(_MULTIPLY_RCX + layout.ring_stride(rings.size).to_bytes(4, "little"))
+        emit(mov("rax", rings.address))
+        emit(add("rcx", "rax"))
+        emit(mov("r11d", _RESERVATION_TRIES))
+        emit(mov("rax", at("rcx", layout.RING_HEAD_OFFSET)))
+        assembler.label(retry)
+        emit(lea("rdx", at("rax", self._format.size)))
+        emit(mov(RECORD_POINTER, "rdx"))
+        emit(sub(RECORD_POINTER, at("rcx", layout.RING_TAIL_OFFSET)))
+        emit(cmp(RECORD_POINTER, rings.size))
+        assembler.jump_if("a", full)
+        emit(cmpxchg(at("rcx", layout.RING_HEAD_OFFSET), "rdx", lock=True))
+        again = self._emission.new_label()
+        assembler.jump_if("ne", again)
+        emit(and_("eax", rings.size - 1))
+        emit(lea(RECORD_POINTER, at("rcx", layout.RING_CONTROL_SIZE, "rax")))
+
+        def seldom() -> None:
+            assembler.label(again)
+            emit(dec("r11d"))
+            assembler.jump_if("ne", retry)
+            assembler.label(full)
+            emit(mov("rax", self._runtime.data + layout.lost_offset(self._program.index)))
+            emit(inc(at("rax"), lock=True))
+            assembler.jump(self._rejected)
+
+        self._emission.later(seldom)
+
+    def _fill_header(self) -> None:
+        emit = self._assembler.emit
+        emit(mov("rax", self._format.header_word(self._program.index, layout.PENDING_MAGIC)))
+        emit(mov(at(RECORD_POINTER), "rax"))
+        self._assembler.raw(RDTSC)
+        emit(shl("rdx", 32))
+        emit(or_("rax", "rdx"))
+        emit(mov(at(RECORD_POINTER, 8), "rax"))
+        self._load_tid()
+        emit(mov(at(RECORD_POINTER, 16), "eax"))
+        emit(mov("rax", rip(self._runtime.process_page_pointer)))
+        emit(mov("eax", at("rax", layout.PROCESS_PID_OFFSET)))
+        emit(mov(at(RECORD_POINTER, 20), "eax"))
+
+    def _fill_field(self, number: int, field: Field) -> None:
+        emit, place = self._assembler.emit, at(RECORD_POINTER, field.offset)
+        if field.is_comm:
+            emit(lea("rcx", place))
+            self._assembler.call_to(self._runtime.thread_name)
+            return
+        filled, fault = self._emission.new_label(), self._emission.new_label()
+        if field.fault_bit is not None:
+            self._note_fault_later(field.fault_bit, fault, filled)
+        if field.is_string:
+            self._fetcher.address(field.fetch, lambda: fault)
+            emit(lea("rcx", at(RECORD_POINTER, field.offset + 8)))
+            emit(mov("edx", self._format.string_limit + 1))
+            self._assembler.call_to(self._runtime.read_memory)
+            emit(mov(place, "rax"))
+        elif field.is_array:
+            self._fetcher.address(field.fetch, lambda: fault)
+            emit(lea("rcx", place))
+            emit(mov("edx", field.type.element_size * (field.type.count or 0)))
+            self._assembler.call_to(self._runtime.read_memory)
+            emit(cmp("rax", "rdx"))
+            self._assembler.jump_if("ne", fault)
+        else:
+            self._fill_number(number, field, fault)
+        self._assembler.label(filled)
+
+    def _fill_number(self, number: int, field: Field, fault: Label) -> None:
+        emit, place = self._assembler.emit, at(RECORD_POINTER, field.offset)
+        register = self._fetcher.untouched_register(field.fetch)
+        match field.fetch:
+            case _ if register is not None:
+                emit(mov(place, register))
+            case Immediate(value=value) if -(1 << 31) <= value < 1 << 31:
+                emit(mov(place, value))
+            case _:
+                self._kept.word(number, fault)
+                emit(mov(place, "rax"))
+
+    def _note_fault_later(self, bit: int, fault: Label, filled: Label) -> None:
+        def note() -> None:
+            self._assembler.label(fault)
+            place = at(RECORD_POINTER, layout.RECORD_HEADER_SIZE + bit // 8)
+            self._assembler.emit(or_(place, 1 << bit % 8, 8))
+            self._assembler.jump(filled)
+
+        self._emission.later(note)
+
+    def _fill_stack(self) -> None:
+        """The probepoint, at a function's entry the return address, then what the frame pointers lead to."""
+        emit, program = self._assembler.emit, self._program
+        offset, left = self._format.stack_offset, self._format.stack_depth
+        ended = self._emission.new_label()
+        emit(mov("rax", program.address))
+        emit(mov(at(RECORD_POINTER, offset), "rax"))
+        offset, left = offset + 8, left - 1
+        if program.at_entry and left:
+            self._fetcher.word(StackSlot(0), 8, lambda: ended)
+            emit(mov(at(RECORD_POINTER, offset), "rax"))
+            offset, left = offset + 8, left - 1
+        if left:
+            self._fetcher.register("rax", "rbp")
+            emit(lea("rcx", at(RECORD_POINTER, offset)))
+            emit(mov("edx", left))
+            self._assembler.call_to(self._runtime.walk_stack)
+        self._assembler.label(ended)
