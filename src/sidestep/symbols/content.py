@@ -11,7 +11,7 @@ from sidestep import errors
 from sidestep.errors import SidestepError, TargetError
 
 Reader = Callable[[int, int], bytes]
-"""Reads memory of the target: (address, size) to bytes. May raise OSError or a SidestepError, or return less."""
+"""Reads the target's memory: (address, size) to bytes. May raise OSError or SidestepError, or return less."""
 
 LARGEST_READ = 1 << 28
 """No table that is believed is larger than this many bytes."""
@@ -37,7 +37,7 @@ class Content(Protocol):
 
 
 class FileContent:
-    """A regular file, held open. It is read and never mapped: a file that shrinks must not raise SIGBUS here."""
+    """A regular file, held open. It is read, never mapped: a file that shrinks must not raise SIGBUS."""
 
     def __init__(self, path: str) -> None:
         self._file = -1
@@ -85,7 +85,7 @@ class BytesContent:
 
 
 class MemoryContent:
-    """An image that only exists in the target's memory: file offsets are found through the loaded segments."""
+    """An image that exists in the target's memory only; file offsets are found through its segments."""
 
     def __init__(self, read: Reader, base: int) -> None:
         self._read = read

@@ -1,7 +1,9 @@
 """C++ and Rust names made readable. The one file that knows the demangling library.
 
-The library (multi-demangle) is written in memory-safe Rust and limits its recursion and its output, so that it
-runs in this process on names that nobody vouches for. It is imported when the first mangled name is shown or looked up.
+The library (multi-demangle) is written in memory-safe Rust and limits its recursion and its output, so that
+it
+runs in this process on names that nobody vouches for. It is imported when the first mangled name is shown or
+looked up.
 """
 
 from __future__ import annotations

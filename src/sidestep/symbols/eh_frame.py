@@ -1,6 +1,7 @@
 """Unwind entries: where functions start and end when there are no symbols, and where exceptions land.
 
-.eh_frame_hdr and .eh_frame as in the LSB Core, chapter 10.6; the call-site table of the language-specific data
+.eh_frame_hdr and .eh_frame as in the LSB Core, chapter 10.6; the call-site table of the language-specific
+data
 area (LSDA) as GCC and LLVM write it.
 """
 
@@ -195,7 +196,7 @@ class FdeTable:
 
     @cached_property
     def all_landing_pads(self) -> tuple[array[int], list[FrameEntry]]:
-        """Every landing pad of the file, ascending; and the entries whose exception tables could not be read."""
+        """Every landing pad of the file, ascending, and the entries whose tables could not be read."""
         pads: set[int] = set()
         unknown: list[FrameEntry] = []
         for start, where in zip(self.starts, self._entries, strict=True):

@@ -114,7 +114,7 @@ class ElfFile:
 
     @classmethod
     def from_memory(cls, read: Reader, base: int, name: str) -> ElfFile:
-        """The image whose ELF header lies at `base` in the target. It has no sections, and its data is as it is now."""
+        """The image whose header lies at `base` in the target: without sections, its data as it is now."""
         return cls(MemoryContent(read, base), name)
 
     @property
@@ -130,7 +130,7 @@ class ElfFile:
 
     @property
     def memory_bias(self) -> int:
-        """What the loader has added to pointers in the data that `read` gives: 0 unless it reads the target's memory."""
+        """What the loader has added to pointers that `read` gives: 0 unless that reads the target."""
         return self._content.bias if isinstance(self._content, MemoryContent) else 0
 
     @property

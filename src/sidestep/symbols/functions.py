@@ -2,13 +2,16 @@
 
 Rules for names:
 
-* `malloc` means the default version (`name@@VERSION`); `memcpy@GLIBC_2.2.5` means that one. Where a global symbol
+* `malloc` means the default version (`name@@VERSION`); `memcpy@GLIBC_2.2.5` means that one. Where a global
+  symbol
   has the name, static functions of the same name are not meant.
 * A C++ or Rust function is found by its mangled name, its readable name, or that without parameters.
 * Cold parts (`f.cold`) are never entries: no name and no glob finds them; addresses in them do.
-* Clones (`f.isra.0`, `f.constprop.0`, `f.part.0`) are functions of their own, found by their full name, or by a
+* Clones (`f.isra.0`, `f.constprop.0`, `f.part.0`) are functions of their own, found by their full name, or
+  by a
   glob that holds a dot. `f*` does not find them: it means calls of functions that somebody wrote.
-* A function without a symbol is called `sub_ADDRESS` (its ELF address). Globs find it only when they start with `sub_`.
+* A function without a symbol is called `sub_ADDRESS` (its ELF address). Globs find it only when they start
+  with `sub_`.
 """
 
 from __future__ import annotations
@@ -27,7 +30,14 @@ from sidestep.symbols import names
 from sidestep.symbols.demangle import demangle, is_mangled, readable, squeezed
 from sidestep.symbols.eh_frame import FdeTable
 from sidestep.symbols.elf import ElfFile
-from sidestep.symbols.symbol_table import STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, FunctionRows
+from sidestep.symbols.symbol_table import (
+    STB_LOCAL,
+    STT_FUNC,
+    STT_GNU_IFUNC,
+    FunctionRows,
+    SymbolTable,
+    read_tables,
+)
 
 _MOST_ALIASES = 256
 _MOST_ENCLOSING = 64
@@ -39,7 +49,8 @@ _DEMANGLE_SECONDS = 20.0
 class Function:
     """A function of a file. Addresses are the file's own, without the load bias.
 
-    symbol   the linkage name it was looked up by, else the best of its names; `@VERSION` if not the default one
+    symbol   the linkage name it was looked up by, else the best of its names; `@VERSION` if not the
+             default one
     kind     "ifunc": `start` is the resolver, which returns the code that callers get
     aliases  every other name of the same address
     """
@@ -71,8 +82,20 @@ class FunctionTable:
 
     def __init__(self, elf: ElfFile) -> None:
         self.elf = elf
-        self._rows = FunctionRows(elf)
         self._functions: dict[int, Function] = {}
+
+    @cached_property
+    def _tables(self) -> list[SymbolTable]:
+        return read_tables(self.elf)
+
+    @cached_property
+    def _rows(self) -> FunctionRows:
+        return FunctionRows(self.elf, self._tables)
+
+    def _may_name(self, piece: str) -> bool:
+        """Whether a symbol's name may hold `piece`. A quick no, so that most modules are never indexed."""
+        raw = piece.encode("utf-8", "surrogateescape")
+        return any(raw in table.strings for table in self._tables)
 
     @cached_property
     def frames(self) -> FdeTable:
@@ -114,7 +137,7 @@ class FunctionTable:
         return function
 
     def containing(self, address: int) -> Function | None:
-        """The innermost function whose bytes include the address; a part answers with its own bounds and name."""
+        """The innermost function whose bytes include the address; a part under its own name."""
         starts = self.starts
         index = bisect_right(starts, address) - 1
         fallback: Function | None = None
@@ -129,6 +152,8 @@ class FunctionTable:
 
     def named(self, name: str) -> list[Function]:
         """The functions that an exact name stands for, by address; several if it is ambiguous."""
+        if not self._may_name(name.partition("@")[0]):
+            return self._unnamed(name) or self._demangled(name)
         rows = [row for row in self._rows.find(name) if not names.is_part(self._rows.name(row))]
         exact = [row for row in rows if self._rows.name(row) == name.partition("@")[0]]
         rows = exact or rows
@@ -147,11 +172,12 @@ class FunctionTable:
         piece = names.needle(glob)
         deadline = time.monotonic() + _DEMANGLE_SECONDS
         found: list[tuple[int, str]] = []
-        for row, name in enumerate(self._rows.names()):
+        rows = self._rows
+        for row, name in enumerate(rows.names()):
             if "." in name and (names.is_part(name) or (not clones and names.is_clone(name))):
                 continue
             if matches(name) or ("." in name and matches(names.without_renaming(name))):
-                found.append((row, self._rows.qualified_name(row)))
+                found.append((row, rows.qualified_name(row)))
             elif is_mangled(name) and piece in name and time.monotonic() < deadline:
                 forms = demangle(name)
                 if forms and (loose(squeezed(forms.signature)) or loose(squeezed(forms.plain))):
@@ -187,7 +213,7 @@ class FunctionTable:
 
     def _demangled(self, name: str) -> list[Function]:
         piece = names.needle(name)
-        if not self._rows.contain(piece):
+        if not self._may_name(piece):
             return []
         wanted = squeezed(name)
         deadline = time.monotonic() + _DEMANGLE_SECONDS
@@ -218,7 +244,8 @@ class FunctionTable:
         best: dict[int, tuple[int, str]] = {}
         for row, name in rows:
             start = self._rows.starts[row]
-            if start not in best or self._rank(row, name) < self._rank(*best[start]):
+            known = best.get(start)
+            if known is None or (name != known[1] and self._rank(row, name) < self._rank(*known)):
                 best[start] = (row, name)
         functions: list[Function] = []
         for start, (_, name) in sorted(best.items()):
@@ -259,12 +286,17 @@ class FunctionTable:
             if entry is None or any(low <= start < high for low, high in self._linkage_stubs):
                 return None
             return Function(f"sub_{start:x}", start, self._clamp(start, entry.end))
-        ranked = sorted(
-            (self._rank(row, name), name) for row in rows for name in [self._rows.qualified_name(row)]
-        )
-        symbols = list(dict.fromkeys(name for _, name in ranked if name)) or [f"sub_{start:x}"]
-        indirect = any(self._rows.infos[row] & 15 == STT_GNU_IFUNC for row in rows)
-        size = max(self._rows.sizes[row] for row in rows)
+        size = 0
+        indirect = False
+        by_name: dict[str, int] = {}
+        for row in rows:
+            by_name[self._rows.qualified_name(row)] = row
+            size = max(size, self._rows.sizes[row])
+            indirect = indirect or self._rows.infos[row] & 15 == STT_GNU_IFUNC
+        by_name.pop("", None)
+        symbols = list(by_name) or [f"sub_{start:x}"]
+        if len(symbols) > 1:
+            symbols.sort(key=lambda name: self._rank(by_name[name], name))
         end = self._clamp(start, start + size) if size else self._end_without_size(start)
         return Function(symbols[0], start, end, "ifunc" if indirect else "func", tuple(symbols[1:]))
 
@@ -275,4 +307,7 @@ class FunctionTable:
         return self._clamp(start, min(limit, entry.end) if entry else limit)
 
     def _clamp(self, start: int, end: int) -> int:
-        return next((min(end, text.end) for text in self.elf.text if start in text), start)
+        for text_start, text_end in self.elf.text:
+            if text_start <= start < text_end:
+                return min(end, text_end)
+        return start

@@ -1,6 +1,7 @@
 """IFUNCs: which variant of memcpy, strlen and the like a running process really calls.
 
-A symbol of type GNU_IFUNC names a resolver. The loader calls it once and stores what it returns in the slots of
+A symbol of type GNU_IFUNC names a resolver. The loader calls it once and stores what it returns in the slots
+of
 everybody who uses the function; those slots are read here. Nothing is executed.
 """
 
@@ -16,7 +17,7 @@ from sidestep.symbols.relocations import import_slots, indirect_slots
 
 
 class Variant(NamedTuple):
-    """The code that an IFUNC stands for, and the module that holds it (the vdso for some of the C library's)."""
+    """The code that an IFUNC stands for, and its module (the vdso for some of the C library's)."""
 
     module: Module
     function: Function
@@ -27,8 +28,10 @@ def chosen_variant(
 ) -> Variant | None:
     """Where calls of an IFUNC of `module` arrive; None while no slot tells.
 
-    First the slots of the module itself (IRELATIVE relocations against the resolver), then those by which other
-    modules import the name. A slot that still leads to its own module's linkage table is not bound yet; one that
+    First the slots of the module itself (IRELATIVE relocations against the resolver), then those by which
+    other
+    modules import the name. A slot that still leads to its own module's linkage table is not bound yet; one
+    that
     leads into a third module belongs to another function of that name.
     """
     homes = [module, *(other for other in modules if other.name == VDSO)]

@@ -1,6 +1,7 @@
 """The dynamic loader's own list of what it has loaded, in load order.
 
-`struct r_debug` and `struct link_map` as in <link.h>; the debugger interface is part of every loader's contract
+`struct r_debug` and `struct link_map` as in <link.h>; the debugger interface is part of every loader's
+contract
 (glibc, musl). Version 2 of r_debug adds `r_next`: the namespaces made by dlmopen.
 """
 

@@ -29,7 +29,8 @@ class Module:
 
     name     the file's name, fit to be printed (`libc.so.6`, `[vdso]`)
     path     as the kernel shows it, in the target's mount namespace
-    file     a path by which this process can open it; empty if it cannot (then `elf` reads the target's memory)
+    file     a path by which this process can open it; empty if it cannot (then `elf` reads the
+             target's memory)
     bias     run-time address minus the file's own address
     ranges   where it is mapped
     deleted  the file is no longer at `path`
@@ -72,27 +73,29 @@ class Module:
         return any(address in mapped for mapped in self.ranges)
 
     @cached_property
-    def stems(self) -> tuple[tuple[str, ...], ...]:
-        """The names it is found by, the strictest first: `libc-2.31.so`; `libc-2.31`; `libc`."""
+    def stems(self) -> tuple[str, str, str]:
+        """The names it is found by, the strictest first: `libc-2.31.so`, `libc-2.31`, `libc`."""
         name = self.name
-        before = re.split(r"\.so(?:\.|$)", name, maxsplit=1)[0] or name
+        before = re.split(r"\.so(?:\.|$)", name, maxsplit=1)[0].strip("[]") or name
         short = re.split(r"\.|-\d", before, maxsplit=1)[0] or before
-        return (name,), (before,), (short,)
+        return name, before, short
 
     def matches(self, glob: str, looseness: int = 2) -> bool:
         """Whether a glob stands for it: its file name, that without `.so...`, or that without a version.
 
-        A glob with a slash is matched with the whole path. `looseness` 0 takes the file name only, 1 the second too.
+        A glob with a slash is matched with the whole path. `looseness` 0 takes the file name only, 1 the
+        second too.
         """
         if "/" in glob:
             return fnmatch.fnmatchcase(clean(self.path), glob)
-        return any(fnmatch.fnmatchcase(name, glob) for names in self.stems[: looseness + 1] for name in names)
+        return any(name == glob or fnmatch.fnmatchcase(name, glob) for name in self.stems[: looseness + 1])
 
 
 def read_modules(pid: int, read: Reader, known: Iterable[Module] = ()) -> list[Module]:
     """The modules of a process: the main program first, the others in load order, then what no loader lists.
 
-    `read` reads the target's memory. Modules of an earlier call are kept as the same objects where nothing about
+    `read` reads the target's memory. Modules of an earlier call are kept as the same objects where nothing
+    about
     them has changed. Raises TargetError when the process is gone or may not be looked at.
     """
     modules = list(_from_mappings(pid, read_maps(pid), read, known))
@@ -119,7 +122,7 @@ def read_modules(pid: int, read: Reader, known: Iterable[Module] = ()) -> list[M
 
 
 def offline_module(path: str) -> Module:
-    """A file that is not loaded anywhere; run-time addresses are the file's own. Raises TargetError ELF_MALFORMED."""
+    """A file that is not loaded; addresses are its own. Raises TargetError as `ElfFile.open` does."""
     elf = ElfFile.open(path)
     ranges = [Range(load.address, load.address + load.memory_size) for load in elf.loads]
     return Module(os.path.abspath(path), path, elf, 0, ranges, is_main=True)
@@ -155,7 +158,7 @@ def _from_mappings(
 def _images(
     pid: int, group: Sequence[Mapping], read: Reader
 ) -> Iterable[tuple[ElfFile, str, int, list[Range]]]:
-    """The images of one file. It can be loaded more than once (dlmopen), and mapped by others than the loader."""
+    """The images of one file: it can be loaded more than once (dlmopen)."""
     opened = _open(pid, group, read)
     if opened is None:
         return
@@ -227,7 +230,8 @@ def _open(pid: int, group: Sequence[Mapping], read: Reader) -> tuple[ElfFile, st
 
 
 def _is_file_of(elf: ElfFile, code: Mapping, read: Reader, *, exact: bool) -> bool:
-    """Whether an opened file is the mapped one: the same inode, or (devices are renamed by some file systems) the
+    """Whether an opened file is the mapped one: the same inode, or (devices are renamed by some file systems)
+    the
     same headers and build-id in memory."""
     if exact:
         return True

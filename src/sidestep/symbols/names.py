@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 
@@ -13,15 +12,16 @@ _WORD = re.compile(r"\w+")
 
 # Words that demanglers write although the mangled name does not hold them as they are.
 _EXPANSIONS = (
-    "std allocator basic_string string char_traits basic_istream basic_ostream basic_iostream istream ostream"
-    " iostream unsigned signed char short int long float double bool void wchar_t char8_t char16_t char32_t"
-    " __int128 __float128 decimal32 decimal64 decimal128 half auto decltype nullptr_t const volatile restrict"
-    " operator new delete co_await sizeof alignof noexcept throw typeid dynamic_cast static_cast const_cast"
-    " reinterpret_cast true false this virtual non covariant override return thunk to vtable VTT construction in"
-    " typeinfo name for guard variable reference temporary transaction clone global constructors destructors keyed"
-    " TLS init function wrapper anonymous namespace lambda unnamed type block_literal string literal complex imaginary"
-    " isize usize i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f16 f32 f64 f128 str as impl dyn mut extern unsafe fn"
-    " closure shim vtable crate C offset"
+    "std allocator basic_string string char_traits basic_istream basic_ostream basic_iostream istream "
+    "ostream iostream unsigned signed char short int long float double bool void wchar_t char8_t "
+    "char16_t char32_t __int128 __float128 decimal32 decimal64 decimal128 half auto decltype nullptr_t "
+    "const volatile restrict operator new delete co_await sizeof alignof noexcept throw typeid "
+    "dynamic_cast static_cast const_cast reinterpret_cast true false this virtual non covariant "
+    "override return thunk to vtable VTT construction in typeinfo name for guard variable reference "
+    "temporary transaction clone global constructors destructors keyed TLS init function wrapper "
+    "anonymous namespace lambda unnamed type block_literal string literal complex imaginary isize usize "
+    "i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f16 f32 f64 f128 str as impl dyn mut extern unsafe fn "
+    "closure shim vtable crate C offset"
 )
 
 
@@ -36,7 +36,7 @@ def is_clone(name: str) -> bool:
 
 
 def without_renaming(name: str) -> str:
-    """Without the suffix of a static function that link-time optimisation made global (`.llvm.`, `.lto_priv.`)."""
+    """Without the suffix that link-time optimisation gives to static functions (`.llvm.1`, `.lto_priv.0`)."""
     return _RENAMED.sub("", name) if "." in name else name
 
 
@@ -55,6 +55,8 @@ def needle(readable: str) -> str:
 
 def close_names(name: str, candidates: Iterable[str], most: int = 3) -> list[str]:
     """The candidates that somebody who typed `name` may have meant, best first."""
+    import difflib  # Only needed for a message.
+
     folded = name.lower().strip("_")
     near: dict[str, list[str]] = {}
     for candidate in candidates:
@@ -68,6 +70,10 @@ def close_names(name: str, candidates: Iterable[str], most: int = 3) -> list[str
         if len(near) >= 20_000:
             break
     found: list[str] = []
+    best = 0.0
     for key in difflib.get_close_matches(folded, near, n=most, cutoff=0.7):
-        found += sorted(near[key], key=len)
+        ratio = difflib.SequenceMatcher(None, folded, key).ratio()
+        best = best or ratio
+        if ratio > best - 0.1:
+            found += sorted(near[key], key=len)
     return found[:most]

@@ -10,7 +10,7 @@ def printable(raw: bytes) -> str:
 
 
 def clean(text: str) -> str:
-    """`text` with an escape for every character that does not print (controls, bidirectional marks, surrogates)."""
+    """With an escape for every character that does not print: controls, bidirectional marks, surrogates."""
     if text.isprintable():
         return text
     return "".join(

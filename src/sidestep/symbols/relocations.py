@@ -53,7 +53,7 @@ def relocation_tables(elf: ElfFile) -> Iterator[bytes]:
 
 
 def text_pointers(elf: ElfFile) -> array[int]:
-    """The distinct code addresses that relocations put into data, ascending (RELATIVE, IRELATIVE and RELR)."""
+    """The distinct code addresses that relocations put into data (RELATIVE, IRELATIVE, RELR), ascending."""
     found: set[int] = set()
     for start, end in elf.text:
         for raw in relocation_tables(elf):
@@ -70,7 +70,7 @@ def text_pointers(elf: ElfFile) -> array[int]:
 
 
 def indirect_slots(elf: ElfFile) -> dict[int, list[int]]:
-    """IRELATIVE relocations: the resolver's address to the addresses of the slots that get what it returns."""
+    """IRELATIVE relocations: from a resolver to the addresses of the slots that get what it returns."""
     slots: dict[int, list[int]] = defaultdict(list)
     for raw in relocation_tables(elf):
         for offset, info, addend in _ENTRY.iter_unpack(raw):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sidestep import errors
 from sidestep.errors import ProbeError
@@ -14,6 +14,7 @@ from sidestep.symbols.content import Reader
 from sidestep.symbols.functions import Function
 from sidestep.symbols.ifunc import chosen_variant
 from sidestep.symbols.modules import Module
+from sidestep.symbols.printable import clean
 from sidestep.symbols.symbol_table import STT_TLS, find_data
 
 if TYPE_CHECKING:
@@ -41,19 +42,33 @@ class Location:
     note: str | None = None
 
 
+class Resolution(NamedTuple):
+    """What a glob stands for: the places, one for each address, and what it matched that cannot be probed."""
+
+    locations: list[Location]
+    refused: list[ProbeError]
+
+
 def resolve(
     modules: Sequence[Module], where: Where, read: Reader, *, everywhere: bool = False
 ) -> list[Location]:
-    """Everything that `where` stands for, by module and address.
+    """Everything that `where` stands for, by module and address; never empty.
 
     An exact name gives one location in each module that a module glob stands for. Without a module, the first
     module that has the name counts; with `everywhere`, a glob takes all of them. Raises ProbeError
-    NO_SUCH_MODULE, NO_SUCH_SYMBOL, AMBIGUOUS, OFFSET_OUTSIDE, NOT_IN_TEXT or IFUNC_UNRESOLVED; where a glob
-    finds several, the ones that cannot be resolved are left out.
+    NO_SUCH_MODULE, NO_SUCH_SYMBOL, AMBIGUOUS, OFFSET_OUTSIDE, NOT_IN_TEXT or IFUNC_UNRESOLVED; what a glob
+    matches but cannot be resolved is left out (`resolve_all` tells).
     """
+    return resolve_all(modules, where, read, everywhere=everywhere).locations
+
+
+def resolve_all(
+    modules: Sequence[Module], where: Where, read: Reader, *, everywhere: bool = False
+) -> Resolution:
+    """As `resolve`, with what was left out. Raises when nothing is left."""
     candidates = _candidates(modules, where)
     if where.symbol is None:
-        return [_at_address(module, where) for module in candidates]
+        return Resolution([_at_address(module, where) for module in candidates], [])
     found: list[tuple[Module, Function]] = []
     for module in candidates:
         functions = module.functions.named(where.symbol)
@@ -63,23 +78,33 @@ def resolve(
         if found and where.module is None:
             break
     if found:
-        return [_locate(modules, module, function, where, read) for module, function in found]
+        return Resolution([_locate(modules, *pair, where, read) for pair in found], [])
     if _is_glob(where.symbol):
-        locations: list[Location] = []
-        refused: ProbeError | None = None
-        for module in candidates:
-            for function in module.functions.matching(where.symbol):
-                try:
-                    locations.append(_locate(modules, module, function, where, read))
-                except ProbeError as error:
-                    refused = refused or error
-            if locations and where.module is None and not everywhere:
-                break
-        if locations:
-            return locations
-        if refused is not None:
-            raise refused
+        resolution = _resolve_glob(modules, candidates, where, read, everywhere=everywhere)
+        if resolution.locations:
+            return resolution
+        if resolution.refused:
+            raise resolution.refused[0]
     raise ProbeError(str(where), errors.NO_SUCH_SYMBOL, _suggestion(candidates, where))
+
+
+def _resolve_glob(
+    modules: Sequence[Module], candidates: Sequence[Module], where: Where, read: Reader, *, everywhere: bool
+) -> Resolution:
+    locations: dict[int, Location] = {}
+    refused: list[ProbeError] = []
+    for module in candidates:
+        for function in module.functions.matching(where.symbol or ""):
+            try:
+                location = _locate(modules, module, function, where, read)
+            except ProbeError as error:
+                refused.append(error)
+            else:
+                # memcpy and memmove may share a variant: one probe is enough.
+                locations.setdefault(location.address, location)
+        if locations and where.module is None and not everywhere:
+            break
+    return Resolution(list(locations.values()), refused)
 
 
 def data_address(modules: Sequence[Module], module_glob: str | None, symbol: str, offset: int = 0) -> int:
@@ -123,7 +148,7 @@ class Symbolizer:
         return self._modules[self._ranges[index][2]]
 
     def name(self, address: int) -> str:
-        """`malloc+0x4`; `libc.so.6:0x27b8a` where the file has no name for it; `0x7f0012345678` outside of files."""
+        """`malloc+0x4`; `libc.so.6:0x27b8a` where the file has no name; `0x7f0012345678` outside of files."""
         name = self._names.get(address)
         if name is None:
             if len(self._names) >= 1 << 16:
@@ -165,19 +190,13 @@ def modules_named(modules: Sequence[Module], glob: str | None, subject: str) -> 
         return list(modules)
     for looseness in range(3):
         found = [module for module in modules if module.matches(glob, looseness)]
-        if len(found) > 1 and not _is_glob(glob):
-            listed = _shown([clean_path(module) for module in found])
+        if len(found) > 1 and (not _is_glob(glob) or any(module.name == glob for module in found)):
+            listed = _shown([clean(module.path) for module in found])
             raise ProbeError(subject, errors.AMBIGUOUS, f"several modules are called {glob}: {listed}")
         if found:
             return found
-    close = names.close_names(glob, {name for module in modules for stem in module.stems for name in stem})
+    close = names.close_names(glob, {name for module in modules for name in module.stems})
     raise ProbeError(subject, errors.NO_SUCH_MODULE, f"{glob}{_did_you_mean(close)}")
-
-
-def clean_path(module: Module) -> str:
-    from sidestep.symbols.printable import clean
-
-    return clean(module.path)
 
 
 def _at_address(module: Module, where: Where) -> Location:
@@ -198,14 +217,21 @@ def _locate(
     if function.kind == "ifunc":
         variant = chosen_variant(modules, module, function, read)
         if variant is None:
-            raise ProbeError(str(where), errors.IFUNC_UNRESOLVED, f"{symbol} in {module.name}")
+            raise ProbeError(_subject(where, symbol), errors.IFUNC_UNRESOLVED, f"{symbol} in {module.name}")
         module, function = variant
         note = f"{symbol} is an IFUNC: {_qualified(module, function)}"
     if where.offset >= function.end - function.start:
-        size = function.end - function.start
-        raise ProbeError(str(where), errors.OFFSET_OUTSIDE, f"{function.name} has {size:#x} bytes")
+        detail = f"{function.name} has {function.end - function.start:#x} bytes"
+        raise ProbeError(_subject(where, symbol), errors.OFFSET_OUTSIDE, detail)
     address = module.bias + function.start + where.offset
     return Location(module, function, symbol, where.offset, address, note)
+
+
+def _subject(where: Where, symbol: str) -> str:
+    """What an error is about: the text of the user, or the function that a glob found."""
+    if where.symbol is None or not _is_glob(where.symbol):
+        return str(where)
+    return f"{symbol}+{where.offset:#x}" if where.offset else symbol
 
 
 def _qualified(module: Module, function: Function) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 from sidestep.symbols.elf import SHF_EXECINSTR, SHT_DYNSYM, SHT_SYMTAB, ElfFile, string_at
@@ -23,7 +24,9 @@ DT_VERSYM, DT_VERDEF, DT_VERDEFNUM = 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFD
 SYMBOL = struct.Struct("<IBBHQQ")
 LONGEST_NAME = 1 << 14
 _MOST_SYMBOLS = 2_000_000
+_LARGEST_TEXT = 1 << 25
 _HIDDEN = 0x8000
+_NOT_PLAIN = re.compile(rb"[^\x00\x20-\x7e]")
 
 # Labels that linkers put at the bounds of sections; they are not functions.
 _BOUNDS = re.compile(
@@ -53,15 +56,21 @@ class FunctionRows:
     `starts`, `sizes` and `infos` are st_value, st_size and st_info.
     """
 
-    def __init__(self, elf: ElfFile) -> None:
+    def __init__(self, elf: ElfFile, tables: Sequence[SymbolTable]) -> None:
         self._elf = elf
         self.starts = array("Q")
         self.sizes = array("Q")
         self.infos = array("B")
-        self._names = array("I")
+        self._offsets = array("I")
         self._versions = array("H")
-        tables = read_tables(elf)
         self._strings = [table.strings for table in tables]
+        # Tables of plain characters are decoded at once; each name is then a slice.
+        self._texts = [
+            strings.decode("latin-1")
+            if len(strings) <= _LARGEST_TEXT and not _NOT_PLAIN.search(strings)
+            else None
+            for strings in self._strings
+        ]
         self._splits: list[int] = []
         for table in tables:
             self._add(table)
@@ -72,13 +81,15 @@ class FunctionRows:
         if not text:
             return
         low, high = text[0].start, text[-1].end
-        only = len(text) == 1
+        holes = [(before.end, after.start) for before, after in pairwise(text)]
         code_sections = {
             index for index, section in enumerate(self._elf.sections) if section.flags & SHF_EXECINSTR
         }
-        starts, sizes, infos, names, versions = [], [], [], [], []
+        versions = table.versions if len(table.versions) * SYMBOL.size == len(table.symbols) else None
+        add_start, add_size, add_info = self.starts.append, self.sizes.append, self.infos.append
+        add_offset, add_version = self._offsets.append, self._versions.append
         index = -1
-        for name, info, _, section, value, size in SYMBOL.iter_unpack(table.symbols):
+        for offset, info, _, section, value, size in SYMBOL.iter_unpack(table.symbols):
             index += 1
             kind = info & 15
             if not low <= value < high or section == SHN_UNDEF:
@@ -87,26 +98,18 @@ class FunctionRows:
                 # Assembly without .type: a label counts if other files can see it.
                 if kind != STT_NOTYPE or info >> 4 == STB_LOCAL or section not in code_sections:
                     continue
-                if _BOUNDS.fullmatch(string_at(table.strings, name, LONGEST_NAME)):
+                if _BOUNDS.fullmatch(string_at(table.strings, offset, LONGEST_NAME)):
                     continue
-            if not only and not self._elf.in_text(value):
+            if holes and any(start <= value < end for start, end in holes):
                 continue
-            starts.append(value)
-            sizes.append(size)
-            infos.append(info)
-            names.append(name)
-            versions.append(table.versions[index] if index < len(table.versions) else 0)
-        self.starts.extend(starts)
-        self.sizes.extend(sizes)
-        self.infos.extend(infos)
-        self._names.extend(names)
-        self._versions.extend(versions)
+            add_start(value)
+            add_size(size)
+            add_info(info)
+            add_offset(offset)
+            add_version(versions[index] if versions else 0)
 
     def __len__(self) -> int:
         return len(self.starts)
-
-    def _strings_of(self, row: int) -> bytes:
-        return self._strings[0 if row < self._splits[0] else 1]
 
     def name(self, row: int) -> str:
         """Without a version."""
@@ -123,34 +126,32 @@ class FunctionRows:
         return version is None or version.startswith("@")
 
     def _name_and_version(self, row: int) -> tuple[str, str | None]:
-        """The version has a `@` in front if it is the default one (`name@@VERSION`); None: there are no versions."""
-        name = string_at(self._strings_of(row), self._names[row], LONGEST_NAME)
+        """The version of the default symbol has a `@` in front (`name@@VERSION`); None: it has no version."""
+        name = self._raw_name(row)
+        index = self._versions[row]
+        if index <= 1 and "@" not in name:
+            return name, None
         if "@" in name:  # .symtab keeps the version in the name.
             name, _, version = name.partition("@")
             return name, version
-        index = self._versions[row]
         if index & ~_HIDDEN > 1:
             version = self._version_names.get(index & ~_HIDDEN, "")
             return name, version if index & _HIDDEN else f"@{version}"
         return name, None
 
-    def names(self) -> Iterator[str]:
-        """Of every row in order, without versions. Faster than one by one."""
-        row = 0
-        for strings, split in zip(self._strings, self._splits, strict=True):
-            plain = strings.isascii() and strings.replace(b"\0", b"").decode("latin-1").isprintable()
-            text = strings.decode("latin-1") if plain else ""
-            while row < split:
-                start = self._names[row]
-                end = text.find("\0", start, start + LONGEST_NAME) if plain else -1
-                name = text[start:end] if end >= 0 else string_at(strings, start, LONGEST_NAME)
-                yield name.partition("@")[0] if "@" in name else name
-                row += 1
+    def _raw_name(self, row: int) -> str:
+        table = 0 if row < self._splits[0] else 1
+        text, start = self._texts[table], self._offsets[row]
+        if text is None:
+            return string_at(self._strings[table], start, LONGEST_NAME)
+        end = text.find("\0", start, start + LONGEST_NAME)
+        return text[start : end if end >= 0 else start + LONGEST_NAME]
 
-    def contain(self, piece: str) -> bool:
-        """Whether any name may contain `piece`; for a quick no."""
-        raw = piece.encode()
-        return any(raw in strings for strings in self._strings)
+    def names(self) -> Iterator[str]:
+        """Of every row in order, without versions."""
+        for row in range(len(self.starts)):
+            name = self._raw_name(row)
+            yield name.partition("@")[0] if "@" in name else name
 
     def find(self, name: str) -> list[int]:
         """The rows of that name. With `@VERSION` or `@@VERSION` of that version only, else of any version."""
@@ -164,7 +165,7 @@ class FunctionRows:
         for strings, split in zip(self._strings, self._splits, strict=True):
             offsets = {match.start() for match in pattern.finditer(strings)}
             if offsets:
-                found += [row for row in range(first, split) if self._names[row] in offsets]
+                found += [row for row in range(first, split) if self._offsets[row] in offsets]
             first = split
         if at:
             found = [
@@ -248,7 +249,7 @@ def _dynamic_count(elf: ElfFile) -> int:
     buckets.frombytes(raw[: len(raw) // 4 * 4])
     last = max(buckets, default=0)
     if last < first:
-        return first
+        return int(first)
     # The last chain ends with an odd hash.
     chains = table + 16 + bloom_size * 8 + bucket_count * 4
     while last - first < _MOST_SYMBOLS:
