@@ -2,11 +2,12 @@
 
 A program says in comments at its top how it is to be built and run:
 
-    // long: 2000000         a SIZE with which it runs for about a second or two
+    // long: 2000000         a SIZE with which it runs for about half a second
     // flags: -mavx2         more flags for the compiler
-    // libraries: -ldl       more flags for the linker
-    // cpu: avx512f          a flag of /proc/cpuinfo without which it is skipped
-    // only: glibc           needs glibc, so it is not built with musl or as a static program
+    // cpu: avx512f          flags of /proc/cpuinfo without which it is skipped
+    // only: glibc           needs glibc: it is not built with musl
+    // library: plugin       loads lib/plugin.c, whose path it gets in PLUGIN
+    // refused: seccomp      cannot be attached, for this reason of the table in errors.py
 """
 
 from __future__ import annotations
@@ -21,22 +22,31 @@ from pathlib import Path
 import pytest
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
-WARNINGS = ("-Wall", "-Wextra", "-Werror")
-FLAGS = ("-O2", "-g0", "-pthread", *WARNINGS)
+FLAGS = ("-O2", "-g0", "-pthread", "-Wall", "-Wextra", "-Werror")
+COMMENT = re.compile(r"^// (long|flags|cpu|only|library|refused): (.*)$", re.M)
 
-#: Ways to build a program: name -> (compiler or None for the usual one, flags, stripped).
-BUILDS: dict[str, tuple[str | None, tuple[str, ...], bool]] = {
-    "default": (None, (), False),
-    "O0": (None, ("-O0",), False),
-    "O3": (None, ("-O3",), False),
-    "no-pie": (None, ("-no-pie", "-fno-pie"), False),
-    "static": (None, ("-static",), False),
-    "static-pie": (None, ("-static-pie",), False),
-    "musl": ("musl-gcc", (), False),
-    "musl-static": ("musl-gcc", ("-static",), False),
-    "cet": (None, ("-fcf-protection=full",), False),
-    "stripped": (None, (), True),
-    "debug": (None, ("-g",), False),
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A way to build a program. The flags come behind the usual ones."""
+
+    flags: tuple[str, ...] = ()
+    compiler: str | None = None
+    stripped: bool = False
+
+
+BUILDS = {
+    "default": Build(),
+    "O0": Build(("-O0",)),
+    "O3": Build(("-O3",)),
+    "no-pie": Build(("-no-pie", "-fno-pie")),
+    "static": Build(("-static",)),
+    "static-pie": Build(("-static-pie",)),
+    "cet": Build(("-fcf-protection=full",)),
+    "debug": Build(("-g",)),
+    "stripped": Build(stripped=True),
+    "musl": Build(compiler="musl-gcc"),
+    "musl-static": Build(("-static",), compiler="musl-gcc"),
 }
 
 
@@ -45,19 +55,23 @@ class Source:
     """One file of tests/programs and what its comments say."""
 
     path: Path
-    long: int
-    flags: tuple[str, ...]
-    libraries: tuple[str, ...]
-    cpu: tuple[str, ...]
-    only: tuple[str, ...]
+    comments: dict[str, tuple[str, ...]]
 
     @property
     def name(self) -> str:
         return self.path.stem
 
     @property
-    def missing_cpu_flags(self) -> list[str]:
-        return [flag for flag in self.cpu if flag not in cpu_flags()]
+    def long(self) -> int | None:
+        """The SIZE for a run of about half a second; None where SIZE does not matter."""
+        return int(self.comments["long"][0]) if "long" in self.comments else None
+
+    @property
+    def refused(self) -> str | None:
+        return " ".join(self.comments["refused"]) if "refused" in self.comments else None
+
+    def words(self, comment: str) -> tuple[str, ...]:
+        return self.comments.get(comment, ())
 
 
 @functools.cache
@@ -71,20 +85,8 @@ def sources() -> dict[str, Source]:
     """Every program by its name."""
     found = {}
     for path in sorted([*PROGRAMS.glob("*.c"), *PROGRAMS.glob("*.cc")]):
-        words = {
-            key: tuple(value.split())
-            for key, value in re.findall(
-                r"^// (long|flags|libraries|cpu|only): (.*)$", path.read_text(), re.M
-            )
-        }
-        found[path.stem] = Source(
-            path,
-            int(words.get("long", ("0",))[0]),
-            words.get("flags", ()),
-            words.get("libraries", ()),
-            words.get("cpu", ()),
-            words.get("only", ()),
-        )
+        comments = {key: tuple(value.split()) for key, value in COMMENT.findall(path.read_text())}
+        found[path.stem] = Source(path, comments)
     return found
 
 
@@ -96,33 +98,39 @@ class Builder:
     _built: dict[tuple[str, str], Path] = field(default_factory=dict)
 
     def __call__(self, name: str, build: str = "default") -> Path:
-        """The executable of tests/programs/NAME.c, or .cc; the file's name is NAME."""
+        """The executable of tests/programs/NAME.c or .cc, called NAME. Skips what cannot run here."""
         if (name, build) not in self._built:
             self._built[name, build] = self._compile(sources()[name], build)
         return self._built[name, build]
 
     def _compile(self, source: Source, build: str) -> Path:
-        if source.missing_cpu_flags:
-            pytest.skip(f"this processor has no {', '.join(source.missing_cpu_flags)}")
-        compiler, flags, stripped = BUILDS[build]
-        if compiler is None:
-            compiler = "g++" if source.path.suffix == ".cc" else "gcc"
+        missing = [flag for flag in source.words("cpu") if flag not in cpu_flags()]
+        if missing:
+            pytest.skip(f"this processor has no {', '.join(missing)}")
+        way = BUILDS[build]
+        compiler = way.compiler or ("g++" if source.path.suffix == ".cc" else "gcc")
         if shutil.which(compiler) is None:
             pytest.skip(f"{compiler} is not installed (make test installs it)")
         program = self.folder / build / source.name
         program.parent.mkdir(parents=True, exist_ok=True)
-        words = [compiler, *FLAGS, *flags, *source.flags, str(source.path), "-o", str(program)]
-        words += [*source.libraries, *(["-s"] if stripped else [])]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-        if done.returncode or done.stderr:
-            pytest.fail(f"{' '.join(words)}\n{done.stderr}", pytrace=False)
+        words = [compiler, *FLAGS, *way.flags, *source.words("flags"), str(source.path), "-o", str(program)]
+        _run_compiler([*words, "-s"] if way.stripped else words)
         return program
 
+    def environment(self, name: str) -> dict[str, str]:
+        """The variables that a program looks for."""
+        return {library.upper(): str(self.library(library)) for library in sources()[name].words("library")}
+
     def library(self, name: str) -> Path:
-        """The shared library lib/NAME.c as NAME.so, for programs that load one."""
+        """tests/programs/lib/NAME.c as a shared library."""
         library = self.folder / f"{name}.so"
         if not library.exists():
             source = PROGRAMS / "lib" / f"{name}.c"
-            words = ["gcc", *FLAGS, "-fPIC", "-shared", str(source), "-o", str(library)]
-            subprocess.run(words, check=True, timeout=120)
+            _run_compiler(["gcc", *FLAGS, "-fPIC", "-shared", str(source), "-o", str(library)])
         return library
+
+
+def _run_compiler(words: list[str]) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode or done.stderr:
+        pytest.fail(f"{' '.join(words)}\n{done.stderr}", pytrace=False)

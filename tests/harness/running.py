@@ -1,4 +1,4 @@
-"""Runs programs in process groups of their own, with a time limit, and says what happened when they end badly."""
+"""Runs programs in process groups of their own, with a time limit, and says how they ended badly."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -37,8 +38,24 @@ class Outcome:
         return "\n".join(part for part in parts if part)
 
 
+class Started(Protocol):
+    """A process that was started: by subprocess, or by the product."""
+
+    @property
+    def pid(self) -> int: ...
+    def wait(self, timeout: float | None = None) -> int | None:
+        """The exit code, or minus the signal's number; None (or TimeoutExpired) when the time is over."""
+
+
+Starter = Callable[..., Started]
+
+
+def start_plainly(words: Sequence[str], **options: object) -> Started:
+    return subprocess.Popen(words, process_group=0, **options)  # type: ignore[call-overload,no-any-return]
+
+
 class Running:
-    """A process that runs. All of its group is killed when the `with` ends."""
+    """A process that runs, its input and output in pipes; the `with` ends by killing its group."""
 
     def __init__(
         self,
@@ -47,26 +64,33 @@ class Running:
         folder: Path,
         time_limit: float = TIME_LIMIT,
         environment: Mapping[str, str] | None = None,
-        merge_errors: bool = False,
+        start: Starter = start_plainly,
     ) -> None:
-        """`folder` becomes the working directory, where cores go. `time_limit`, in seconds, is for all of the run."""
+        """`folder` becomes the working directory, where cores go; `time_limit` is in seconds for all of it.
+
+        `start(words, stdin=, stdout=, stderr=, cwd=, env=)` starts the process.
+        """
         self.words = [str(word) for word in words]
         self.folder = folder
         self.deadline = time.monotonic() + time_limit
-        self._output = b""
-        self._read = 0
+        self._unread, self._ended = b"", False
+        self._lines: list[str] = []
         self._errors = folder / f"errors.{time.monotonic_ns()}"
+        input_end, self._input = os.pipe()
+        self._output, output_end = os.pipe()
         with self._errors.open("wb") as errors:
-            self.process = subprocess.Popen(
-                self.words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT if merge_errors else errors,
-                cwd=folder,
-                env={**os.environ, **environment} if environment else None,
-                process_group=0,
-                bufsize=0,
-            )
+            try:
+                self.process = start(
+                    self.words,
+                    stdin=input_end,
+                    stdout=output_end,
+                    stderr=errors.fileno(),
+                    cwd=str(folder),
+                    env={**os.environ, **(environment or {})},
+                )
+            finally:
+                os.close(input_end)
+                os.close(output_end)
         with contextlib.suppress(ProcessLookupError):
             limit = resource.RLIM_INFINITY
             resource.prlimit(self.pid, resource.RLIMIT_CORE, (limit, limit))
@@ -79,78 +103,68 @@ class Running:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.kill()
-
-    def kill(self) -> None:
-        """Kills the group, if it is still there, and collects the process."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        for kill, number in ((os.killpg, self.pid), (os.kill, self.pid)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(number, signal.SIGKILL)
         self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
+        self.close_input()
+        os.close(self._output)
 
     def send(self, line: str = "") -> None:
         """Writes one line to its standard input; no error if it has ended."""
-        assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(f"{line}\n".encode())
+            os.write(self._input, f"{line}\n".encode())
 
     def close_input(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        if self._input >= 0:
+            os.close(self._input)
+            self._input = -1
 
-    def _more(self) -> bool:
-        """Reads what there is, or waits for it; False at the end of the output."""
-        assert self.process.stdout is not None
-        left = self.deadline - time.monotonic()
-        if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
-            self._fail("the time limit is over")
-        data = os.read(self.process.stdout.fileno(), 1 << 16)
-        self._output += data
-        return bool(data)
+    @property
+    def lines(self) -> list[str]:
+        """The lines of its output that were read up to now."""
+        return list(self._lines)
 
-    def _fail(self, why: str) -> None:
-        text = self._output.decode(errors="replace")
-        state = describe_process(self.pid)
-        pytest.fail(f"{' '.join(self.words)}: {why}\n{state}\noutput so far:\n{text}", pytrace=False)
+    def next_line(self, patience: float | None = None) -> str | None:
+        """The next line of its output, "" if `patience` (seconds) ends before it comes, None at the end.
+
+        Fails the test when the time limit is over.
+        """
+        give_up = self.deadline if patience is None else time.monotonic() + patience
+        while b"\n" not in self._unread and not self._ended:
+            left = min(give_up, self.deadline) - time.monotonic()
+            if left <= 0 or not select.select([self._output], [], [], left)[0]:
+                if patience is not None and time.monotonic() < self.deadline:
+                    return ""
+                self.fail("the time limit is over")
+            data = os.read(self._output, 1 << 16)
+            self._unread += data
+            self._ended = not data
+        if not self._unread:
+            return None
+        line, _, self._unread = self._unread.partition(b"\n")
+        self._lines.append(line.decode(errors="replace"))
+        return self._lines[-1]
 
     def expect(self, line: str) -> None:
-        """Reads until a whole line equals `line`; fails the test if the output ends or time is over."""
-        wanted = line.encode()
-        while True:
-            end = self._output.find(b"\n", self._read)
-            if end >= 0:
-                found, self._read = self._output[self._read : end], end + 1
-                if found == wanted:
-                    return
-            elif not self._more():
-                self._fail(f"it ended with {self.process.wait()} before it printed {line!r}")
+        """Reads until a whole line equals `line`; fails the test if none does."""
+        while (found := self.next_line()) != line:
+            if found is None:
+                self.fail(f"its output ended before the line {line!r}")
 
-    def lines(self) -> list[str]:
-        """The lines that `expect` has passed, in order."""
-        return self._output[: self._read].decode(errors="replace").splitlines()
+    def fail(self, why: str) -> None:
+        lines = [f"{' '.join(self.words)}: {why}", describe_process(self.pid), "output so far:", *self._lines]
+        pytest.fail("\n".join(lines), pytrace=False)
 
     def finish(self) -> Outcome:
         """Waits for the end of its output and of the process."""
-        while self._more():
+        while self.next_line() is not None:
             pass
-        try:
+        status = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
             status = self.process.wait(max(self.deadline - time.monotonic(), 0.1))
-        except subprocess.TimeoutExpired:
-            self._fail("its output ended, but the process did not")
-            raise
+        if status is None:
+            self.fail("its output ended, but the process did not")
+            raise AssertionError
         crash = describe_core(Path(self.words[0]), self.folder, self.pid) if status < 0 else ""
-        errors = self._errors.read_text(errors="replace")
-        return Outcome(self._output.decode(errors="replace"), errors, status, crash)
-
-
-@contextlib.contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """Holds a process with SIGSTOP for the time of the `with`."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
+        return Outcome("\n".join(self._lines), self._errors.read_text(errors="replace"), status, crash)

@@ -1,11 +1,11 @@
-"""What can be seen of a process from outside, before it was probed and after: mappings, code, descriptors, signals."""
+"""What can be seen of a process from outside: mappings, code, descriptors, signals; and what changed."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 SIGNAL_FIELDS = ("SigBlk", "SigIgn", "SigCgt", "SigPnd", "ShdPnd")
@@ -27,6 +27,17 @@ class Area:
     @property
     def executable(self) -> bool:
         return "x" in self.permissions
+
+    def joins(self, after: Area) -> bool:
+        """Whether `after` goes on where this one ends."""
+        alike = (self.permissions, self.device, self.inode, self.path) == (
+            after.permissions,
+            after.device,
+            after.inode,
+            after.path,
+        )
+        in_file = not self.inode or self.offset + self.end - self.start == after.offset
+        return alike and self.end == after.start and in_file
 
     def __str__(self) -> str:
         return f"{self.start:x}-{self.end:x} {self.permissions} {self.offset:x} {self.inode} {self.path}"
@@ -51,16 +62,9 @@ def read_areas(pid: int) -> tuple[Area, ...]:
         bounds, permissions, offset, device, inode, *path = line.split(None, 5)
         start, end = (int(bound, 16) for bound in bounds.split("-"))
         area = Area(start, end, permissions, int(offset, 16), device, int(inode), path[0] if path else "")
-        last = areas[-1] if areas else None
-        if (
-            last is not None
-            and last.end == start
-            and (last.permissions, last.device, last.inode, last.path)
-            == (permissions, device, area.inode, area.path)
-            and (not area.inode or last.offset + last.end - last.start == area.offset)
-        ):
-            area = Area(last.start, end, permissions, last.offset, device, area.inode, area.path)
-            areas.pop()
+        if areas and areas[-1].joins(area):
+            first = areas.pop()
+            area = replace(first, end=area.end)
         areas.append(area)
     return tuple(areas)
 
