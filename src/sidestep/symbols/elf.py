@@ -31,6 +31,7 @@ PF_X, PF_W, PF_R = 1, 2, 4
 SHT_SYMTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 2, 4, 7, 8, 11
 SHF_ALLOC, SHF_EXECINSTR = 2, 4
 NT_GNU_BUILD_ID = 3
+DT_STRTAB, DT_SONAME = 5, 14
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
@@ -228,6 +229,14 @@ class ElfFile:
         if segment is None:
             return None
         return string_at(self._content.read(segment.offset, min(segment.file_size, 4096)), 0, 4096) or None
+
+    @cached_property
+    def soname(self) -> str | None:
+        """The name that the file gives itself for those that link with it: `libz.so.1`."""
+        strings, offset = self.dynamic_address(DT_STRTAB), self.dynamic.get(DT_SONAME)
+        if strings is None or offset is None:
+            return None
+        return string_at(self.read(strings + offset, 256), 0, 255) or None
 
     @cached_property
     def build_id(self) -> str | None:

@@ -53,6 +53,7 @@ class Function:
              default one
     kind     "ifunc": `start` is the resolver, which returns the code that callers get
     aliases  every other name of the same address
+    is_part  it is a piece of another function that is only jumped into, not called
     """
 
     symbol: str
@@ -60,6 +61,7 @@ class Function:
     end: int
     kind: Literal["func", "ifunc"] = "func"
     aliases: tuple[str, ...] = ()
+    is_part: bool = False
 
     @property
     def name(self) -> str:
@@ -71,11 +73,6 @@ class Function:
         """Whether there is no symbol: the name is made from the address."""
         return self.symbol == f"sub_{self.start:x}"
 
-    @property
-    def is_part(self) -> bool:
-        """Whether it is a piece of another function that is only jumped into."""
-        return names.is_part(self.symbol)
-
 
 class FunctionTable:
     """All functions of a file. Made quickly; what costs more is computed when it is used."""
@@ -83,6 +80,17 @@ class FunctionTable:
     def __init__(self, elf: ElfFile) -> None:
         self.elf = elf
         self._functions: dict[int, Function] = {}
+
+    @cached_property
+    def _has_clones(self) -> bool:
+        """Whether suffixes mean what C compilers mean: in Go, `main.cold` is a function like any other."""
+        return self.elf.section(".gopclntab") is None
+
+    def _is_part(self, name: str) -> bool:
+        return "." in name and names.is_part(name) and self._has_clones
+
+    def _is_clone(self, name: str) -> bool:
+        return "." in name and names.is_clone(name) and self._has_clones
 
     @cached_property
     def _tables(self) -> list[SymbolTable]:
@@ -154,7 +162,7 @@ class FunctionTable:
         """The functions that an exact name stands for, by address; several if it is ambiguous."""
         if not self._may_name(name.partition("@")[0]):
             return self._unnamed(name) or self._demangled(name)
-        rows = [row for row in self._rows.find(name) if not names.is_part(self._rows.name(row))]
+        rows = [row for row in self._rows.find(name) if not self._is_part(self._rows.name(row))]
         exact = [row for row in rows if self._rows.name(row) == name.partition("@")[0]]
         rows = exact or rows
         if "@" not in name:
@@ -174,7 +182,7 @@ class FunctionTable:
         found: list[tuple[int, str]] = []
         rows = self._rows
         for row, name in enumerate(rows.names()):
-            if "." in name and (names.is_part(name) or (not clones and names.is_clone(name))):
+            if self._is_part(name) or (not clones and self._is_clone(name)):
                 continue
             if matches(name) or ("." in name and matches(names.without_renaming(name))):
                 found.append((row, rows.qualified_name(row)))
@@ -200,7 +208,7 @@ class FunctionTable:
     def _all_names(self, like: str) -> Iterator[str]:
         deadline = time.monotonic() + 0.3
         for name in self._rows.names():
-            if names.is_part(name):
+            if self._is_part(name):
                 continue
             if not is_mangled(name):
                 yield name
@@ -220,7 +228,7 @@ class FunctionTable:
         with_parameters: list[tuple[int, str]] = []
         without: list[tuple[int, str]] = []
         for row, symbol in enumerate(self._rows.names()):
-            if not is_mangled(symbol) or piece not in symbol or names.is_clone(symbol):
+            if not is_mangled(symbol) or piece not in symbol or self._is_clone(symbol):
                 continue
             if time.monotonic() > deadline:
                 break
@@ -248,13 +256,15 @@ class FunctionTable:
             if known is None or (name != known[1] and self._rank(row, name) < self._rank(*known)):
                 best[start] = (row, name)
         functions: list[Function] = []
-        for start, (_, name) in sorted(best.items()):
+        for start, (row, name) in sorted(best.items()):
             function = self.at(start)
             if function is None:
                 continue
             if function.symbol != name:
                 others = [function.symbol, *(alias for alias in function.aliases if alias != name)]
                 function = replace(function, symbol=name, aliases=tuple(others))
+            if function.kind == "ifunc" and self._rows.infos[row] & 15 != STT_GNU_IFUNC:
+                function = replace(function, kind="func")  # The resolver was asked for by its own name.
             functions.append(function)
         return functions
 
@@ -265,7 +275,7 @@ class FunctionTable:
             info & 15 not in (STT_FUNC, STT_GNU_IFUNC),
             "@" in name,
             info >> 4 == STB_LOCAL,
-            names.is_clone(name),
+            self._is_clone(name),
             len(name) - len(name.lstrip("_")),
             len(name),
             name,
@@ -298,7 +308,14 @@ class FunctionTable:
         if len(symbols) > 1:
             symbols.sort(key=lambda name: self._rank(by_name[name], name))
         end = self._clamp(start, start + size) if size else self._end_without_size(start)
-        return Function(symbols[0], start, end, "ifunc" if indirect else "func", tuple(symbols[1:]))
+        return Function(
+            symbols[0],
+            start,
+            end,
+            "ifunc" if indirect else "func",
+            tuple(symbols[1:]),
+            all(self._is_part(name) for name in symbols),
+        )
 
     def _end_without_size(self, start: int) -> int:
         index = bisect_right(self.starts, start)

@@ -72,23 +72,27 @@ class Module:
     def __contains__(self, address: object) -> bool:
         return any(address in mapped for mapped in self.ranges)
 
-    @cached_property
-    def stems(self) -> tuple[str, str, str]:
-        """The names it is found by, the strictest first: `libc-2.31.so`, `libc-2.31`, `libc`."""
-        name = self.name
-        before = re.split(r"\.so(?:\.|$)", name, maxsplit=1)[0].strip("[]") or name
-        short = re.split(r"\.|-\d", before, maxsplit=1)[0] or before
-        return name, before, short
+    def matches(self, glob: str, looseness: int = 3) -> bool:
+        """Whether a glob stands for it. A glob with a slash is matched with the whole path, another one with
 
-    def matches(self, glob: str, looseness: int = 2) -> bool:
-        """Whether a glob stands for it: its file name, that without `.so...`, or that without a version.
+        0  the file name: `libz.so.1.2.13`, `libc-2.31.so`
+        1  that without `.so` and what follows: `libz`, `libc-2.31`
+        2  that without a version: `libc`
+        3  the name that the file gives itself (SONAME), and the short forms of it: `libz.so.1`
 
-        A glob with a slash is matched with the whole path. `looseness` 0 takes the file name only, 1 the
-        second too.
+        and `looseness` is the last of these that counts.
         """
         if "/" in glob:
             return fnmatch.fnmatchcase(clean(self.path), glob)
-        return any(name == glob or fnmatch.fnmatchcase(name, glob) for name in self.stems[: looseness + 1])
+        forms = _short_forms(self.name)[: looseness + 1]
+        if looseness >= 3 and self.elf.soname:
+            forms += _short_forms(self.elf.soname)
+        return any(form == glob or fnmatch.fnmatchcase(form, glob) for form in forms)
+
+
+def _short_forms(name: str) -> tuple[str, ...]:
+    before = re.split(r"\.so(?:\.|$)", name, maxsplit=1)[0].strip("[]") or name
+    return name, before, re.split(r"\.|-\d", before, maxsplit=1)[0] or before
 
 
 def read_modules(pid: int, read: Reader, known: Iterable[Module] = ()) -> list[Module]:

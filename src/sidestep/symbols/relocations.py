@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from sidestep.symbols.elf import SHT_DYNSYM, SHT_RELA, ElfFile, string_at
-from sidestep.symbols.symbol_table import DT_STRSZ, DT_STRTAB, DT_SYMTAB, LONGEST_NAME, SYMBOL
+from sidestep.symbols.elf import DT_STRTAB, SHT_DYNSYM, SHT_RELA, ElfFile, string_at
+from sidestep.symbols.symbol_table import DT_STRSZ, DT_SYMTAB, LONGEST_NAME, SYMBOL
 
 R_64, R_GLOB_DAT, R_JUMP_SLOT, R_RELATIVE, R_IRELATIVE = 1, 6, 7, 8, 37
 DT_PLTRELSZ, DT_RELA, DT_RELASZ, DT_JMPREL, DT_RELRSZ, DT_RELR = 2, 7, 8, 23, 35, 36

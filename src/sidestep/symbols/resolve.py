@@ -188,14 +188,16 @@ def modules_named(modules: Sequence[Module], glob: str | None, subject: str) -> 
     """
     if glob is None:
         return list(modules)
-    for looseness in range(3):
+    for looseness in range(4):
         found = [module for module in modules if module.matches(glob, looseness)]
         if len(found) > 1 and (not _is_glob(glob) or any(module.name == glob for module in found)):
             listed = _shown([clean(module.path) for module in found])
             raise ProbeError(subject, errors.AMBIGUOUS, f"several modules are called {glob}: {listed}")
         if found:
             return found
-    close = names.close_names(glob, {name for module in modules for name in module.stems})
+    close = names.close_names(
+        glob, [form for module in modules for form in (module.name, module.name.partition(".so")[0])]
+    )
     raise ProbeError(subject, errors.NO_SUCH_MODULE, f"{glob}{_did_you_mean(close)}")
 
 

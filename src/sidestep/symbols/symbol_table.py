@@ -13,12 +13,12 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from sidestep.symbols.elf import SHF_EXECINSTR, SHT_DYNSYM, SHT_SYMTAB, ElfFile, string_at
+from sidestep.symbols.elf import DT_STRTAB, SHF_EXECINSTR, SHT_DYNSYM, SHT_SYMTAB, ElfFile, string_at
 
 STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_TLS, STT_GNU_IFUNC = 0, 1, 2, 6, 10
 STB_LOCAL, STB_GLOBAL, STB_WEAK = 0, 1, 2
 SHN_UNDEF, SHN_LORESERVE = 0, 0xFF00
-DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_GNU_HASH = 4, 5, 6, 10, 0x6FFFFEF5
+DT_HASH, DT_SYMTAB, DT_STRSZ, DT_GNU_HASH = 4, 6, 10, 0x6FFFFEF5
 DT_VERSYM, DT_VERDEF, DT_VERDEFNUM = 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFD
 
 SYMBOL = struct.Struct("<IBBHQQ")
