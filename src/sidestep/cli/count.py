@@ -1,0 +1,152 @@
+"""`sidestep count`: a live table of hits and rates."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sidestep.cli.figures import COLUMNS, Figures, footer, summary
+from sidestep.cli.options import (
+    Choice,
+    CommOption,
+    DurationOption,
+    Format,
+    FormatOption,
+    Invocation,
+    NameOption,
+    OutputOption,
+    PidOption,
+    ProbesArgument,
+    SeccompOption,
+    ThreadOption,
+)
+from sidestep.cli.output import width_of, write_json, write_lines
+from sidestep.cli.run import Ending, Plan, Run, execute
+from sidestep.cli.screen import Screen
+from sidestep.cli.tables import render
+
+if TYPE_CHECKING:
+    from sidestep.cli.progress import Progress
+    from sidestep.session import Batch, Target
+
+_FIRST = 0.3
+"""Seconds until the table is shown for the first time."""
+_POLL = 0.1
+"""Seconds between two looks at the limit."""
+
+
+def count(
+    context: typer.Context,
+    probes: ProbesArgument = None,
+    pid: PidOption = None,
+    name: NameOption = None,
+    duration: DurationOption = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", metavar="N", min=1, help="Detach after N hits; some more may be counted."),
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option("--top", metavar="ROWS", min=1, help="Show this many probes, those with most hits."),
+    ] = None,
+    interval: Annotated[
+        float,
+        typer.Option("--interval", metavar="SECONDS", min=0.1, help="Time between two updates of the table."),
+    ] = 1.0,
+    output: OutputOption = None,
+    format: FormatOption = Format.TEXT,
+    tid: ThreadOption = None,
+    comm: CommOption = None,
+    allow_seccomp: SeccompOption = False,
+) -> None:
+    """Count hits, in a live table.
+
+    On a terminal the table is live; into a file or a pipe goes the final one only.
+
+    sidestep count -p 4711 'libc:*alloc*'
+
+    sidestep count 'libc:write' 'libc:read if $arg3 > 4096' -- ls /tmp
+
+    Ctrl-C, --duration or --limit end it: the process is restored and runs on.
+    """
+    invocation: Invocation = context.obj
+    choice = Choice(pid, name, invocation.command)
+    plan = Plan(choice, tuple(probes or ()), duration, limit, output, format, tid, comm, allow_seccomp)
+
+    raise typer.Exit(run_count(plan, interval=interval, top=top))
+
+
+def run_count(plan: Plan, *, interval: float = 1.0, top: int | None = None) -> int:
+    """Counts as planned; `interval` is in seconds. Returns the exit code."""
+
+    def register(target: Target, progress: Progress) -> Batch:
+        return target.count(*plan.probes, tid=plan.tid, comm=plan.comm, progress=progress)
+
+    def watch(run: Run) -> Ending:
+        return _watch(run, interval, top)
+
+    def report(run: Run) -> None:
+        _report(run, top)
+
+    return execute(plan, register, watch, report)
+
+
+def _watch(run: Run, interval: float, top: int | None) -> Ending:
+    """Draws the table, where that is possible, until the run should end."""
+    screen = Screen(run.stream)
+    # A launched command writes to the same terminal: a table in place would be torn.
+    screen.live = screen.live and run.plan.format is Format.TEXT and not run.plan.choice.launched
+    with ExitStack() as cleanup:
+        cleanup.callback(screen.clear)
+        descriptors = _end_of(run.target.pid, cleanup)
+        numbers = run.figures()
+        due = numbers.time + min(_FIRST, interval)
+        while True:
+            limited = run.plan.limit is not None
+            run.interrupt.wait(run.left(_POLL if limited else due - time.monotonic()), *descriptors)
+            ending = run.ending(run.figures().total if limited else 0)
+            if ending is not None:
+                return ending
+            if time.monotonic() < due:
+                continue
+            due = time.monotonic() + interval
+            if screen.live:
+                before, numbers = numbers, run.figures()
+                rows = top if top is not None else max(screen.height - 2, 1)
+                seconds = numbers.time - run.started
+                screen.draw(table(numbers, numbers.rates(before), seconds, rows, screen.width))
+
+
+def _end_of(pid: int, cleanup: ExitStack) -> list[int]:
+    """A descriptor that becomes readable when the process ends; none where the kernel cannot give one."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return []
+    cleanup.callback(os.close, descriptor)
+    return [descriptor]
+
+
+def table(
+    numbers: Figures, rates: list[float], seconds: float, rows: int | None, width: int | None
+) -> list[str]:
+    """The table and the line below it; at most `rows` rows."""
+    wanted = numbers.rows(rates)
+    shown = wanted if rows is None else wanted[:rows]
+    lines = render(COLUMNS, shown, width)
+    last = footer(numbers, seconds, len(wanted) - len(shown))
+    return [*lines, last if width is None else last[:width]]
+
+
+def _report(run: Run, top: int | None) -> None:
+    """The final table, with average rates; or the summary as JSON."""
+    numbers = run.figures()
+    if run.plan.format is Format.JSON:
+        write_json(run.stream, [summary(run.batch, numbers, run.seconds, run.ended)])
+        return
+    lines = table(numbers, numbers.averages(run.seconds), run.seconds, top, width_of(run.stream))
+    write_lines(run.stream, lines)

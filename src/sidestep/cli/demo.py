@@ -1,0 +1,195 @@
+"""`sidestep demo`: a small program is launched, probed while it runs, and shown to be as it was."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import typer
+
+from sidestep.cli.count import run_count
+from sidestep.cli.options import Choice, Invocation
+from sidestep.cli.output import reader_may_leave
+from sidestep.cli.run import Plan
+from sidestep.cli.trace import run_trace
+
+PROGRAM = Path(__file__).with_name("demo_program.py")
+COUNT_SECONDS, TRACE_SECONDS, EVENTS = 4.0, 3.0, 12
+
+# Those that cannot be found or placed are left out: an interpreter need not have the symbols.
+COUNTED = (
+    "libc:malloc",
+    "libc:free",
+    "libc:read",
+    "libc:open64",
+    "libc:close",
+    "PyList_New",
+    "PyList_Append",
+)
+TRACED = (
+    "open libc:open64 path=+0($arg1):string",
+    "read libc:read fd=$arg1:s32 size=$arg3:u64 if size > 512",
+)
+
+
+def demo(context: typer.Context) -> None:
+    """Launch a small program, probe it, explain it."""
+    invocation: Invocation = context.obj
+    invocation.refuse("demo")
+    with subprocess.Popen(
+        [sys.executable, "-I", str(PROGRAM)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        process_group=0,
+        text=True,
+    ) as program:
+        try:
+            code = _show(program)
+        finally:
+            program.kill()
+    raise typer.Exit(code)
+
+
+def _show(program: subprocess.Popen[str]) -> int:
+    pid = program.pid
+    _wait_until_started(pid)
+    before = Code.of(pid)
+    _say(
+        "A look inside a running process.",
+        "",
+        f"1. A program runs: {PROGRAM.name}, process {pid}. It reads files, sorts words and makes lists.",
+        "   It was not compiled for this, and it will not be stopped or restarted.",
+        "",
+    )
+    code = _count(pid) or _trace(pid)
+    if code == 0:
+        code = _leave(program, before)
+    return code
+
+
+def _count(pid: int) -> int:
+    probes = usable(pid, COUNTED)
+    _command("count", pid, probes, f"--duration {COUNT_SECONDS:g}")
+    code = run_count(Plan(Choice(pid, None), tuple(probes), duration=COUNT_SECONDS))
+    _say(
+        "",
+        "   HITS is how often each function was called, to the last one. The first instructions of each were",
+        "   replaced by a jump to a few new ones, which count, do what was replaced, and jump back:",
+        "   a hit costs a nanosecond or two, and nobody waits for Sidestep.",
+        "",
+    )
+    return code
+
+
+def _trace(pid: int) -> int:
+    probes = usable(pid, TRACED)
+    _say("2. What are they called with?", "")
+    _command("trace", pid, probes, f"--limit {EVENTS}")
+    code = run_trace(Plan(Choice(pid, None), tuple(probes), duration=TRACE_SECONDS, limit=EVENTS))
+    _say(
+        "",
+        "   One line a hit: task-thread, CPU, seconds, the probe, where, and what was asked for. $arg1 is",
+        "   the first argument, +0($arg1):string the text that it points to; `if` chose the hits.",
+        "",
+    )
+    return code
+
+
+def _leave(program: subprocess.Popen[str], before: Code) -> int:
+    after = Code.of(program.pid)
+    assert program.stdin is not None
+    assert program.stdout is not None
+    program.stdin.close()
+    rounds, result = _answer(program.stdout)
+    status = program.wait(10)
+    same = before == after
+    _say(
+        "3. Both commands have left again. Is the program as it was?",
+        "",
+        f"   executable mappings   {len(before.digests)} before, {len(after.digests)} after",
+        f"   bytes of code         {before.size:,}, compared with those before: {_verdict(same)}",
+        f"   the program itself    {rounds} rounds, results {result}, exit code {status}",
+        "",
+        "   Now your own:    sidestep funcs -p PID 'libc:*alloc*'    which functions are there",
+        "                    sidestep count -p PID 'libc:*alloc*'    how often they are called",
+        "                    sidestep trace 'libc:write size=$arg3:u64' -- ls    a command from its start",
+    )
+    return 0 if same and status == 0 and result == "right" else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The executable mappings of a process, and a digest of what each holds."""
+
+    digests: dict[tuple[int, int, str], bytes]
+
+    @classmethod
+    def of(cls, pid: int) -> Code:
+        from sidestep.maps import read_maps
+
+        digests = {}
+        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+            for area in read_maps(pid):
+                if "x" in area.perms and area.path != "[vsyscall]":
+                    content = os.pread(memory.fileno(), area.end - area.start, area.start)
+                    digests[area.start, area.end, area.path] = hashlib.sha256(content).digest()
+        return cls(digests)
+
+    @property
+    def size(self) -> int:
+        return sum(end - start for start, end, _ in self.digests)
+
+
+def usable(pid: int, probes: Sequence[str]) -> list[str]:
+    """Those of `probes` that can be placed in the process."""
+    from sidestep import attach
+    from sidestep.errors import ProbeError, Refusal
+
+    target = attach(pid)
+    found = []
+    try:
+        for probe in probes:
+            try:
+                checked = target.check(probe)
+            except ProbeError:
+                continue
+            if not any(isinstance(each.verdict, Refusal) for each in checked):
+                found.append(probe)
+    finally:
+        target.detach()
+    return found
+
+
+def _wait_until_started(pid: int) -> None:
+    """Until the interpreter is through its start, in some ten milliseconds: it has been asleep once."""
+    deadline = time.monotonic() + 2.0
+    while time.monotonic() < deadline:
+        with open(f"/proc/{pid}/wchan", "rb") as file:
+            if file.read() not in (b"", b"0"):
+                return
+        time.sleep(0.02)
+
+
+def _answer(stream: IO[str]) -> tuple[str, str]:
+    rounds, _, result = stream.readline().strip().partition(" ")
+    return rounds, result
+
+
+def _verdict(same: bool) -> str:
+    return "the same" if same else "DIFFERENT"
+
+
+def _command(name: str, pid: int, probes: Sequence[str], option: str) -> None:
+    _say(f"   $ sidestep {name} -p {pid} {option} " + " ".join(f"'{probe}'" for probe in probes), "")
+
+
+def _say(*lines: str) -> None:
+    with reader_may_leave(sys.stdout):
+        print("\n".join(lines), flush=True)

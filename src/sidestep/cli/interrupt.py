@@ -1,0 +1,83 @@
+"""Signals that ask to end: they set a flag, and the run in progress restores the target and says what it saw.
+
+Nothing is raised from a signal handler, so no signal, however many come, can break into the restoring.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Interrupt:
+    """While its `with` lasts, the first of ENDING is kept in `signal`; later ones are only counted.
+
+    A signal that was ignored at the start (a shell's `nohup`, or `&` in a script) stays ignored.
+    To be used in the main thread.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self.count = 0
+        self._on_signal: Callable[[], None] | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupt:
+        self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        for number in ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+        os.close(self._reader)
+        os.close(self._writer)
+
+    @property
+    def requested(self) -> bool:
+        """Whether the run shall end."""
+        return self.signal is not None
+
+    def call(self, action: Callable[[], None] | None) -> None:
+        """The first signal is to call `action` too (None: nothing any more); at once if it has come."""
+        self._on_signal = action
+        if action is not None and self.requested:
+            action()
+
+    def wait(self, seconds: float | None, *descriptors: int) -> bool:
+        """Sleeps until a signal has come (then True), a descriptor is readable, or the time is over."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not self.requested:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0)
+            ready = select.select([self._reader, *descriptors], [], [], left)[0]
+            if self._reader not in ready:
+                break
+        return self.requested
+
+    def rearm(self) -> None:
+        """Forgets the signal, so that the next one is a first one again."""
+        self.signal = None
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._reader, 4096):
+                pass
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        self.count += 1
+        if self.requested:
+            return
+        self.signal = number
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._writer, b"\0")
+        if self._on_signal is not None:
+            self._on_signal()

@@ -1,0 +1,56 @@
+"""A line on a terminal that says how far long work has come."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from types import TracebackType
+from typing import Final
+
+from sidestep.cli.output import is_terminal, terminal_size
+
+SHOW_AFTER: Final = 0.3
+_EVERY: Final = 0.1
+
+
+class Progress:
+    """Called with (done, total) of some unit, or (done, total, what).
+
+    Shows nothing before SHOW_AFTER seconds, and nothing at all where standard error is no terminal. The line
+    is gone when the `with` ends.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._next = time.monotonic() + SHOW_AFTER if is_terminal(sys.stderr) else float("inf")
+        self._shown = False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.clear()
+
+    def __call__(self, done: int, total: int, what: str | None = None) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _EVERY
+        share = f" {min(done * 100 // total, 100):3}%" if total else ""
+        width = terminal_size(sys.stderr).columns
+        self._write(f"\r\x1b[K{f'{what or self._what} ...{share}'[: width - 1]}")
+        self._shown = True
+
+    def clear(self) -> None:
+        """Takes the line away, so that something else can be written."""
+        if self._shown:
+            self._write("\r\x1b[K")
+            self._shown = False
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+            sys.stderr.flush()

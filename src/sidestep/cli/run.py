@@ -1,0 +1,233 @@
+"""What trace and count have in common: a target with its probes, from attaching to the last word.
+
+Whatever ends the run (a signal, the time, the limit, the end of the target, a reader that left, an error),
+the target is restored before anything else happens, and only then the summary is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TextIO, TypeAlias
+
+from sidestep.cli.figures import Figures
+from sidestep.cli.interrupt import Interrupt
+from sidestep.cli.options import Choice, Format, UsageError
+from sidestep.cli.output import OutputClosedError, plural, result_stream, say
+from sidestep.cli.progress import Progress
+from sidestep.errors import SidestepError
+
+if TYPE_CHECKING:
+    from sidestep.session import Batch, Exit, Target
+
+Ending: TypeAlias = Literal["signal", "duration", "limit", "target", "output"]
+
+NOT_EXECUTABLE, NOT_FOUND, SIGNALLED = 126, 127, 128
+"""Exit codes of shells: of a command that cannot be run, and the base for one that a signal ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the options of trace and count ask for. Raises UsageError, and ProbeSyntaxError for a text."""
+
+    choice: Choice
+    probes: tuple[str, ...]
+    duration: float | None = None
+    limit: int | None = None
+    output: Path | None = None
+    format: Format = Format.TEXT
+    tid: int | None = None
+    comm: str | None = None
+    allow_seccomp: bool = False
+    filtered: bool = field(init=False)
+    globs: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        from sidestep.spec import parse
+
+        if not self.probes:
+            raise UsageError("which function? Give a probe, such as 'libc:malloc'")
+        if self.format is Format.JSON and self.choice.launched and self.output is None:
+            raise UsageError("--format json needs -o FILE here: the command uses the standard streams itself")
+        specs = [parse(text) for text in self.probes]
+        filtered = any(spec.condition for spec in specs) or self.tid is not None or self.comm is not None
+        object.__setattr__(self, "filtered", filtered)
+        object.__setattr__(self, "globs", any(spec.where.is_glob for spec in specs))
+
+
+class Run:
+    """A target with its probes while they are armed."""
+
+    def __init__(
+        self, plan: Plan, target: Target, batch: Batch, interrupt: Interrupt, stream: TextIO
+    ) -> None:
+        self.plan, self.target, self.batch = plan, target, batch
+        self.interrupt, self.stream = interrupt, stream
+        self.started = time.monotonic()
+        self.seconds = 0.0
+        """How long the probes were armed; set at the end."""
+        self.ended: Ending = "signal"
+
+    def left(self, at_most: float) -> float:
+        """Seconds to sleep: `at_most`, or less where the duration ends before."""
+        if self.plan.duration is None:
+            return at_most
+        return max(min(at_most, self.started + self.plan.duration - time.monotonic()), 0.0)
+
+    def ending(self, counted: int) -> Ending | None:
+        """Why the run should end now, if it should; `counted` is what --limit is about."""
+        if self.interrupt.requested:
+            return "signal"
+        if self.plan.limit is not None and counted >= self.plan.limit:
+            return "limit"
+        if not self.target.alive:
+            return "target"
+        if self.plan.duration is not None and self.left(1.0) <= 0:
+            return "duration"
+        return None
+
+    def figures(self) -> Figures:
+        return Figures.read(self.batch.probes, filtered=self.plan.filtered)
+
+
+Register: TypeAlias = Callable[["Target", Progress], "Batch"]
+Watch: TypeAlias = Callable[[Run], Ending]
+Report: TypeAlias = Callable[[Run], None]
+
+
+def execute(plan: Plan, register: Register, watch: Watch, report: Report) -> int:
+    """Runs it all; returns the exit code.
+
+    `register` places the probes, `watch` shows what they see until the run should end, `report` writes the
+    summary when the target is restored.
+    """
+    with (
+        Interrupt() as interrupt,
+        result_stream(plan.output, launched=plan.choice.launched) as stream,
+    ):
+        target = _open(plan)
+        if isinstance(target, int):
+            return target
+        run = _start(plan, target, register, interrupt, stream)
+        failure = _watch_and_restore(run, watch)
+        with contextlib.suppress(OutputClosedError):
+            if run.ended != "output":
+                report(run)
+        return _last_word(run, failure)
+
+
+def _open(plan: Plan) -> Target | int:
+    """The target, or the exit code where the command to launch cannot be run."""
+    from sidestep import attach, launch
+
+    choice = plan.choice
+    if choice.command is None:
+        process = choice.pid if choice.pid is not None else choice.name or ""
+        return attach(process, allow_seccomp=plan.allow_seccomp)
+    try:
+        return launch(list(choice.command))
+    except FileNotFoundError:
+        say(f"{choice.command[0]}: command not found")
+        return NOT_FOUND
+    except (PermissionError, OSError) as error:
+        say(f"{choice.command[0]}: {error.strerror}")
+        return NOT_EXECUTABLE
+
+
+def _start(plan: Plan, target: Target, register: Register, interrupt: Interrupt, stream: TextIO) -> Run:
+    """Places the probes and lets a launched command go; whatever fails, the target is left as it was."""
+    try:
+        with Progress("placing probes") as progress:
+            batch = register(target, progress)
+        say_refused(batch, plan)
+        run = Run(plan, target, batch, interrupt, stream)
+        if plan.choice.launched:
+            target.resume()
+        return run
+    except BaseException:
+        _abandon(target, launched=plan.choice.launched)
+        raise
+
+
+def _abandon(target: Target, *, launched: bool) -> None:
+    """Ends a launched command, which has not run yet; leaves a process that was attached to."""
+    with contextlib.suppress(SidestepError, OSError):
+        if launched:
+            os.kill(target.pid, signal.SIGKILL)
+        target.detach()
+
+
+def _watch_and_restore(run: Run, watch: Watch) -> SidestepError | None:
+    """The error that the watching or the detaching met, once the target is restored."""
+    failure: SidestepError | None = None
+    try:
+        run.ended = watch(run)
+    except OutputClosedError:
+        run.ended = "output"
+    except SidestepError as error:
+        run.ended, failure = "target", error
+    finally:
+        run.seconds = time.monotonic() - run.started
+        try:
+            run.target.detach()
+        except SidestepError as error:
+            failure = failure or error
+    return failure
+
+
+def _last_word(run: Run, failure: SidestepError | None) -> int:
+    """The exit code, when a launched command has ended, too."""
+    if failure is not None:
+        say(str(failure))
+    if run.plan.choice.launched:
+        return _pass_on(run)
+    ending = run.target.wait(0) if run.ended == "target" else None
+    if ending is not None and (ending.signal or ending.code):
+        say(f"process {run.target.pid} {describe(ending)}")
+        return 1
+    return 1 if failure is not None else 0
+
+
+def _pass_on(run: Run) -> int:
+    """Waits for the launched command, which runs on without probes, and gives its exit code as a shell would.
+
+    A SIGTERM (SIGHUP, SIGQUIT) that ended the run is meant for the command as well; a Ctrl-C has reached it
+    already. Another signal while waiting ends the waiting: the command is left alone.
+    """
+    target, interrupt = run.target, run.interrupt
+    if interrupt.signal is not None and interrupt.signal != signal.SIGINT and target.alive:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(target.pid, interrupt.signal)
+    interrupt.rearm()
+    while True:
+        ending = target.wait(0.0)
+        if ending is not None:
+            return SIGNALLED + ending.signal if ending.signal else ending.code or 0
+        if interrupt.wait(0.05):
+            return SIGNALLED + (interrupt.signal or 0)
+
+
+def describe(ending: Exit) -> str:
+    """`exited with code 3`, `was killed by SIGSEGV`."""
+    if ending.signal:
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(ending.signal).name}"
+        return f"was killed by signal {ending.signal}"
+    return "exited" if ending.code is None else f"exited with code {ending.code}"
+
+
+def say_refused(batch: Batch, plan: Plan) -> None:
+    """How many of the functions of a glob could not be probed, and why, on standard error."""
+    if not batch.refused:
+        return
+    total = len(batch.refused) + len(batch.probes)
+    counts = Counter(each.refusal.reason for each in batch.refused)
+    lines = [f"{len(batch.refused):,} of {plural(total, 'function')} cannot be probed:"]
+    lines += [f"  {count:>7,}  {reason.name}: {reason.sentence}" for reason, count in counts.most_common()]
+    say("\n".join(lines))
