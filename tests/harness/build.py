@@ -7,7 +7,9 @@ A program says in comments at its top how it is to be built and run:
     // cpu: avx512f          flags of /proc/cpuinfo without which it is skipped
     // only: glibc           needs glibc: it is not built with musl
     // library: plugin       loads lib/plugin.c, whose path it gets in PLUGIN
+    // blocks: line          some of its threads wait in system calls, for a line or for time to pass
     // refused: seccomp      cannot be attached, for this reason of the table in errors.py
+    // refusable: f g        functions on which a probe may be refused
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import pytest
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 FLAGS = ("-O2", "-g0", "-pthread", "-Wall", "-Wextra", "-Werror")
-COMMENT = re.compile(r"^// (long|flags|cpu|only|library|refused): (.*)$", re.M)
+COMMENT = re.compile(r"^// (long|flags|cpu|only|library|blocks|refused|refusable): (.*)$", re.M)
 
 
 @dataclass(frozen=True, slots=True)

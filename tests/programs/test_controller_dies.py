@@ -1,0 +1,142 @@
+"""A controller that is killed leaves a program that goes on; what it left behind can be taken away."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+from harness.build import Builder
+from harness.programs import comparable, counts, place, run_until_done
+from harness.running import Outcome, Running
+from harness.untouched import differences, read_state
+
+Run = Callable[..., Running]
+Bare = Callable[..., Outcome]
+
+SIZES = {"threads": 20000000, "signals": 1000, "forkthreads": 800, "vectors": 3000000, "count": 300000000}
+
+# Attaches, probes and detaches for ever; says so when it has done all of it once.
+CONTROLLER = """
+import sys, sidestep
+pid, places = int(sys.argv[1]), sys.argv[2:]
+while True:
+    target = sidestep.attach(pid)
+    for place in places:
+        target.count(place)
+    print("armed", flush=True)
+    target.detach()
+"""
+
+# Probes and stays.
+STAYING = CONTROLLER.replace("    target.detach()", "    import time; time.sleep(60)")
+
+
+def start_controller(script: str, running: Running, places: list[str]) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-c", script, str(running.pid), *places]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(words, stdout=subprocess.PIPE, process_group=0, env=environment)
+
+
+def kill(controller: subprocess.Popen[bytes]) -> None:
+    os.killpg(controller.pid, signal.SIGKILL)
+    controller.wait()
+    assert controller.stdout is not None
+    controller.stdout.close()
+
+
+def clean(running: Running) -> None:
+    words = [sys.executable, "-m", "sidestep", "clean", "-p", str(running.pid)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_at_any_moment(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare, name: str, seed: int
+) -> None:
+    expected = bare(name, SIZES[name])
+    places = [place(name, function) for function in counts(expected)]
+    running = run(build(name), str(SIZES[name]), "wait", time_limit=60)
+    running.expect("ready")
+    running.send()
+    controller = start_controller(CONTROLLER, running, places)
+    assert controller.stdout is not None
+    controller.stdout.readline()
+    time.sleep(random.Random(seed).uniform(0, 0.05))
+    kill(controller)
+    assert run_until_done(running)
+    running.send()
+    outcome = running.finish()
+    assert comparable(outcome) == comparable(expected), str(outcome)
+
+
+@pytest.mark.parametrize("name", ["threads", "fork", "epoll", "count"])
+def test_remains_are_taken_away(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare, name: str
+) -> None:
+    expected = bare(name)
+    places = [place(name, function) for function in counts(expected)]
+    running = run(build(name), "wait")
+    running.expect("ready")
+    before = read_state(running.pid)
+    controller = start_controller(STAYING, running, places)
+    assert controller.stdout is not None
+    controller.stdout.readline()
+    kill(controller)
+    clean(running)
+    assert not differences(before, read_state(running.pid))
+    running.send()
+    run_until_done(running)
+    running.send()
+    outcome = running.finish()
+    assert comparable(outcome) == comparable(expected), str(outcome)
+
+
+def test_the_next_controller_takes_the_remains_away(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare
+) -> None:
+    running = run(build("threads"), "wait")
+    running.expect("ready")
+    before = read_state(running.pid)
+    controller = start_controller(STAYING, running, [place("threads", "work")])
+    assert controller.stdout is not None
+    controller.stdout.readline()
+    kill(controller)
+    target = sidestep.attach(running.pid)
+    (probe,) = target.count("threads:work").probes
+    running.send()
+    run_until_done(running)
+    assert probe.hits == counts(bare("threads"))["work"]
+    target.detach()
+    assert not [change for change in differences(before, read_state(running.pid)) if "code" in change]
+    running.send()
+    assert comparable(running.finish()) == comparable(bare("threads"))
+
+
+def test_a_second_controller_is_told_who_is_there(sidestep: ModuleType, build: Builder, run: Run) -> None:
+    """Or it works: both are right, silence and damage are not."""
+    running = run(build("threads"), "wait")
+    running.expect("ready")
+    controller = start_controller(STAYING, running, [place("threads", "work")])
+    try:
+        assert controller.stdout is not None
+        controller.stdout.readline()
+        try:
+            target = sidestep.attach(running.pid)
+        except sidestep.TargetError as error:
+            assert str(controller.pid) in str(error)
+        else:
+            target.count("threads:other")
+            target.detach()
+    finally:
+        kill(controller)

@@ -1,0 +1,175 @@
+"""Programs run with probes as they do without; every hit is counted; nothing stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+from harness.build import BUILDS, Builder, sources
+from harness.probing import Probed, attached, launcher, probe_functions
+from harness.programs import comparable, counts, counts_by_pid, run_until_done
+from harness.running import Outcome, Running
+from harness.untouched import differences, read_state, remains
+
+Run = Callable[..., Running]
+Bare = Callable[..., Outcome]
+
+NAMES = sorted(name for name, source in sources().items() if not source.refused)
+LONG = [name for name in NAMES if sources()[name].long]
+
+
+def check_counts(name: str, probed: Probed, hits: dict[str, int], true: dict[str, int]) -> None:
+    """Every function that was probed was counted exactly, and only those were refused that may be."""
+    unexpected = set(probed.refused) - set(sources()[name].words("refusable"))
+    assert not unexpected, f"refused: {probed.refused}"
+    assert hits == {function: true[function] for function in hits}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_attached(sidestep: ModuleType, build: Builder, run: Run, bare: Bare, name: str) -> None:
+    """Attached before the program's work and detached behind it."""
+    expected = bare(name)
+    running = run(build(name), "wait", environment=build.environment(name))
+    running.expect("ready")
+    before = read_state(running.pid)
+    with attached(sidestep, running.pid) as target:
+        probed = probe_functions(sidestep, target, name, counts(expected))
+        running.send()
+        waits = run_until_done(running)
+        hits, by_pid = probed.hits, probed.hits_by_pid
+    if waits:
+        assert not remains(before, read_state(running.pid))
+    running.send()
+    outcome = running.finish()
+    assert comparable(outcome) == comparable(expected), str(outcome)
+    if waits:
+        check_counts(name, probed, hits, counts(outcome))
+        for function, numbers in counts_by_pid(outcome).items():
+            assert by_pid[function] == numbers
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_launched(sidestep: ModuleType, build: Builder, run: Run, bare: Bare, name: str) -> None:
+    """Launched with probes, before the first instruction, that stay until the end."""
+    expected = bare(name)
+    running = run(build(name), "wait", environment=build.environment(name), start=launcher(sidestep))
+    target = running.process.target
+    probed = probe_functions(sidestep, target, name, counts(expected, launched=True))
+    target.resume()
+    running.expect("ready")
+    running.send()
+    waits = run_until_done(running)
+    hits = probed.hits
+    running.send()
+    outcome = running.finish()
+    target.detach()
+    assert comparable(outcome) == comparable(expected), str(outcome)
+    if waits:
+        check_counts(name, probed, hits, counts(outcome, launched=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_stays_behind(sidestep: ModuleType, build: Builder, run: Run, bare: Bare, name: str) -> None:
+    """A program that only waits is exactly as before once the controller has gone, three times over."""
+    expected = bare(name)
+    running = run(build(name), "wait", environment=build.environment(name))
+    running.expect("ready")
+    before = read_state(running.pid)
+    for _ in range(3):
+        with attached(sidestep, running.pid) as target:
+            probe_functions(sidestep, target, name, counts(expected))
+        assert not differences(before, read_state(running.pid))
+    running.send()
+    run_until_done(running)
+    running.send()
+    assert comparable(running.finish()) == comparable(expected)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_probes_come_and_go(sidestep: ModuleType, build: Builder, run: Run, bare: Bare, name: str) -> None:
+    """Controllers attach to a program that works hard, probe all its functions and leave, again and again."""
+    size = sources()[name].long
+    expected = bare(name, size)
+    running = run(build(name), str(size), "wait", environment=build.environment(name), time_limit=90)
+    running.expect("ready")
+    running.send()
+    seen: dict[str, int] = dict.fromkeys(counts(expected), 0)
+    line: str | None = ""
+    while line == "":
+        # The program may end, or turn into another one, at any of these points.
+        with contextlib.suppress(sidestep.TargetError), attached(sidestep, running.pid) as target:
+            probed = probe_functions(sidestep, target, name, counts(expected))
+            time.sleep(0.02)
+            hits = probed.hits
+            for function in hits:
+                seen[function] += hits[function]
+        line = running.next_line(patience=0.01)
+    if line is not None and line != "done":
+        run_until_done(running)
+    running.send()
+    outcome = running.finish()
+    assert comparable(outcome) == comparable(expected), str(outcome)
+    true = counts(outcome)
+    assert all(seen[function] <= true[function] for function in true), f"{seen} of {true}"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if sources()[name].words("blocks")])
+def test_waiting_threads_notice_nothing(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare, name: str
+) -> None:
+    """Threads that wait in system calls are stopped and probed several times, and go on waiting."""
+    expected = bare(name)
+    running = run(build(name), "wait")
+    running.expect("ready")
+    running.send()
+
+    def come_and_go() -> None:
+        before = read_state(running.pid)
+        for _ in range(5):
+            with attached(sidestep, running.pid) as target:
+                probe_functions(sidestep, target, name, counts(expected))
+        assert not differences(before, read_state(running.pid))
+
+    assert run_until_done(running, come_and_go)
+    running.send()
+    assert comparable(running.finish()) == comparable(expected)
+
+
+@pytest.mark.parametrize("way", [way for way in BUILDS if way not in ("default", "stripped")])
+@pytest.mark.parametrize("name", ["count", "fork", "recursion", "switch", "threads"])
+def test_however_it_is_built(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare, name: str, way: str
+) -> None:
+    expected = bare(name, None, way)
+    running = run(build(name, way), "wait")
+    running.expect("ready")
+    before = read_state(running.pid)
+    with attached(sidestep, running.pid) as target:
+        probed = probe_functions(sidestep, target, name, counts(expected))
+        running.send()
+        assert run_until_done(running)
+        hits = probed.hits
+    assert not remains(before, read_state(running.pid))
+    running.send()
+    outcome = running.finish()
+    assert comparable(outcome) == comparable(expected), str(outcome)
+    check_counts(name, probed, hits, counts(outcome))
+
+
+def test_a_program_that_filters_its_system_calls_is_refused(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare
+) -> None:
+    """One call too many and the kernel would kill it."""
+    running = run(build("seccomp"), "wait")
+    running.expect("ready")
+    with pytest.raises(sidestep.TargetError) as refusal:
+        sidestep.attach(running.pid)
+    assert refusal.value.reason.name == sources()["seccomp"].refused
+    running.send()
+    run_until_done(running)
+    running.send()
+    assert comparable(running.finish()) == comparable(bare("seccomp"))
