@@ -37,9 +37,9 @@ class Record:
 class Live(Protocol):
     """What a session tells about a probe that is registered in it."""
 
-    def hits_of(self, probe: Kprobe) -> dict[int, int]: ...
-    def lost_of(self, probe: Kprobe) -> int: ...
-    def matched_of(self, probe: Kprobe) -> int: ...
+    def hits_by_pid(self) -> dict[int, int]: ...
+    def lost(self) -> int: ...
+    def matched(self) -> int: ...
 
 
 class Kprobe:
@@ -102,17 +102,17 @@ class Kprobe:
     @property
     def hits_by_pid(self) -> dict[int, int]:
         """Hits by process: the target and the children it forked. Pid 0: hits whose process could not be noted."""
-        return self._live.hits_of(self) if self._live else dict(self._final[0])
+        return self._live.hits_by_pid() if self._live else dict(self._final[0])
 
     @property
     def lost(self) -> int:
         """Events that found their ring full."""
-        return self._live.lost_of(self) if self._live else self._final[1]
+        return self._live.lost() if self._live else self._final[1]
 
     @property
     def matched(self) -> int:
         """Hits that met the condition and the filters; all hits where there is none."""
-        return self._live.matched_of(self) if self._live else self._final[2]
+        return self._live.matched() if self._live else self._final[2]
 
     @property
     def nmissed(self) -> int:

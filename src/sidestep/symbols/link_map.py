@@ -60,6 +60,22 @@ def load_order(started: Module | None, modules: Sequence[Module], read: Reader) 
     return addresses
 
 
+def is_loaded(started: Module, read: Reader) -> bool:
+    """Whether the loader of a new process has mapped and relocated all libraries, and no constructor has run.
+
+    It fills in DT_DEBUG, says RT_ADD in r_state while it works, and RT_CONSISTENT (0) when it is done.
+    """
+    position = _dynamic_entry(started, DT_DEBUG)
+    if position is None:
+        return False
+    debug = int.from_bytes(read_memory(read, position + 8, 8), "little")
+    raw = read_memory(read, debug, 28) if debug else b""
+    if len(raw) < 28:
+        return False
+    version, link, _, state = struct.unpack("<i4xQQi", raw)
+    return version >= 1 and link != 0 and state == 0
+
+
 def _debug_structure(started: Module | None, modules: Sequence[Module], read: Reader) -> int:
     """The address of r_debug, 0 if it is not there (a static program, or the loader has not run yet)."""
     if started is not None and DT_DEBUG in started.elf.dynamic:

@@ -13,33 +13,30 @@ JUMP_SIZE = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Boundary:
-    """An instruction and its copy: at `copy` the machine's state is that of the program at `original`.
-
-    The copy lies behind the handlers of the instruction, so that a thread moved there is not counted again.
-    """
-
-    original: int
-    copy: int
-
-
-@dataclass(frozen=True, slots=True)
 class Buffer:
-    """A detour buffer, ready to be entered at `address`."""
+    """A detour buffer, ready to be entered at `address`.
+
+    `boundaries`: (original address, address in the buffer) where the machine's state is that of the program at the
+    original address. The copy of an instruction lies behind its actions, so that a thread moved there is not
+    counted again.
+    """
 
     address: int
     code: bytes
-    boundaries: tuple[Boundary, ...]
+    boundaries: tuple[tuple[int, int], ...]
 
     @property
     def span(self) -> Range:
         return Range(self.address, self.address + len(self.code))
 
-    def copy_of(self, original: int) -> int | None:
-        return next((b.copy for b in self.boundaries if b.original == original), None)
 
-    def original_of(self, copy: int) -> int | None:
-        return next((b.original for b in self.boundaries if b.copy == copy), None)
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A probe in the table that other controllers read: its index there, its probepoint, and how it is shown."""
+
+    index: int
+    address: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +44,10 @@ class Detour:
     """A jump in the text and the buffer that it leads to."""
 
     dcr: Range  # the detoured code region: whole instructions, the jump is at its start
-    original: bytes  # the region's bytes without any probe
+    interior: tuple[int, ...]  # where its instructions start, but the first: nobody may return there
+    original: bytes  # the bytes that the jump replaces
     buffer: Buffer
-    table_index: int  # its record in the table that `sidestep list` and `clean` read
-    name: str
+    labels: tuple[Label, ...]
 
     @property
     def site(self) -> int:
@@ -62,14 +59,13 @@ class Detour:
         return b"\xe9" + displacement.to_bytes(4, "little", signed=True)
 
     @property
-    def interior(self) -> Range:
-        """The addresses at which an instruction may have started that is overwritten now (the JTPR)."""
-        return Range(self.site + 1, self.site + JUMP_SIZE)
+    def written(self) -> Range:
+        return Range(self.site, self.site + JUMP_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one region is to become: `old` is taken out (None: nothing is there), `new` put in (None: nothing)."""
+    """What a stretch of code is to become: the `old` detours are taken out, `new` is put in (None: nothing)."""
 
     old: tuple[Detour, ...]
     new: Detour | None
@@ -79,5 +75,5 @@ class Engine(Protocol):
     """Puts detours into a target and takes them out."""
 
     def apply(self, changes: Sequence[Change]) -> dict[int, Refusal]:
-        """Make all changes in one stop. A change that cannot be made leaves its region as it was: the refusals,
+        """Make all changes in one stop. A change that cannot be made leaves its stretch as it was: the refusals,
         by the index of the change."""

@@ -6,7 +6,6 @@ far as the text in memory holds exactly the jump that it describes.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ from sidestep.events import layout
 from sidestep.maps import Mapping, read_maps
 from sidestep.target.process import procfs
 from sidestep.target.process.areas import MEMFD_PATH, processes_that_map, unmap
-from sidestep.target.process.inline import evacuate, in_flight
+from sidestep.target.process.poke import evacuate, in_flight
 from sidestep.target.process.memory import ProcessMemory
-from sidestep.target.process.process import Process, Window
+from sidestep.target.process.process import Window, attach
 
 PATIENCE = 5.0  # seconds for threads to leave code of ours
 
@@ -62,8 +61,10 @@ def sessions(pid: int, maps: Iterable[Mapping] | None = None) -> list[Session]:
             except layout.LayoutError:
                 continue
             records = tuple(_records(memory, first.start))
-            # The rings are another memfd of the same session: their address is in the header.
-            related = tuple(m for m in mine if m.inode == first.inode or m.start >= header.rings_address > 0)
+            # The rings are another memfd of the same session: where they are is in the header.
+            size = header.ring_count * layout.ring_stride(header.ring_size)
+            rings = Range(header.rings_address, header.rings_address + size)
+            related = tuple(m for m in mine if m.inode == first.inode or m.start in rings)
             found.append(Session(pid, first.inode, header, records, related))
     finally:
         memory.close()
@@ -117,8 +118,6 @@ def clean(pid: int, *, even_if_alive: bool = False) -> Cleaned:
 
 
 def _clean_one(pid: int, inode: int) -> tuple[int, bool]:
-    from sidestep.target.process.process import attach
-
     process = attach(pid, allow_seccomp=True)
     try:
         deadline = time.monotonic() + PATIENCE
@@ -140,17 +139,12 @@ def _clean_in(window: Window, inode: int) -> tuple[int, bool]:
     session = mine[0]
     restored = 0
     for record in session.records:
-        if record.patched and window.memory.read_available(record.address, len(record.patched)) == record.patched:
-            window.memory.write(record.address, record.original)
+        if record.patched and window.memory.read_available(record.site, len(record.patched)) == record.patched:
+            window.memory.write(record.site, record.original)
             restored += 1
-    evacuate(window, {copy: original for record in session.records for copy, original in record.moves()})
+    evacuate(window, {copy: original for record in session.records for original, copy in record.moves})
     if in_flight(window, session.arenas):
         return restored, False
     spans = [*session.arenas, *(Range(m.start, m.end) for m in session.mappings)]
     unmap(window, spans)
     return restored, True
-
-
-def start_time_of_controller() -> int:
-    """This process's own start time, as the session header has it."""
-    return procfs.read_status(os.getpid()).start_time

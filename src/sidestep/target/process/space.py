@@ -25,12 +25,12 @@ class CodeSpace:
         self.arenas: list[CodeArena] = []
         self._free: dict[int, list[tuple[int, int]]] = {}  # by arena address: (size, address), sorted
 
-    def reserve(self, near: Range, size: int) -> CodeArena:
-        """An arena within reach of `near` with `size` bytes behind those in use; made if there is none."""
+    def reserve(self, near: Range, size: int, room: int = 0) -> CodeArena:
+        """An arena within reach of `near` with `size` bytes behind those in use; made, with `room`, if there is none."""
         for arena in self.arenas:
             if arena.reaches(near) and arena.code_size - arena.used >= size:
                 return arena
-        wanted = max(SMALLEST_ARENA, size + PAGE + PAGE - 1 & ~(PAGE - 1))
+        wanted = max(SMALLEST_ARENA, max(size, room) + PAGE + PAGE - 1 & ~(PAGE - 1))
         if len(self.arenas) == layout.ARENA_CAPACITY:
             raise TargetError(f"process {self._process.pid}", errors.TOO_MANY_PROBES, "no room for another code arena")
         arena = self._process.in_window(
@@ -44,10 +44,11 @@ class CodeSpace:
         arena.used = len(start) + ALIGNMENT - 1 & ~(ALIGNMENT - 1)
         return arena
 
-    def place(self, near: Range, emit: Emit, size_before: int = 0) -> tuple[int, bytes]:
+    def place(self, near: Range, emit: Emit, size_before: int = 0, room: int = 0) -> tuple[int, bytes]:
         """Emit code for where there is room; returns its address and bytes (not written yet).
 
-        `size_before` is the size of what it replaces: a freed place of that size is tried first.
+        `size_before` is the size of what it replaces: a freed place of that size is tried first. `room` is how much
+        the caller will place in all, if a new arena has to be made.
         """
         if size_before:
             for arena in self.arenas:
@@ -57,7 +58,7 @@ class CodeSpace:
                     if len(code) <= size:
                         return address, code
                     insort(self._free[arena.address], (size, address))
-        arena = self.reserve(near, 2 * PAGE)
+        arena = self.reserve(near, 2 * PAGE, room)
         code = emit(arena, arena.address + arena.used)
         if len(code) > arena.code_size - arena.used:
             arena = self.reserve(near, len(code) + PAGE)

@@ -1,0 +1,330 @@
+"""Registering and unregistering: from probe objects to changes of the text, and back when something is refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from sidestep import errors
+from sidestep.address import Range
+from sidestep.arch.x86_64 import detour
+from sidestep.errors import ProbeError, Refusal, TargetError
+from sidestep.events import layout
+from sidestep.events.counters import Counters
+from sidestep.events.record import EventProgram
+from sidestep.kprobes.places import Places
+from sidestep.kprobes.registry import Placed, Plan, Registry
+from sidestep.probes import Kprobe, Record
+from sidestep.safety.region import Placement
+from sidestep.symbols.resolve import Location
+from sidestep.target.base import Change, Detour, Label
+from sidestep.target.process.engine import InlineEngine
+
+Progress = Callable[[str, int, int], None]
+ROOM_FOR_BUFFER = 160  # bytes of a usual buffer, to make one arena for a whole batch
+TRIES = 4  # for a change that is refused because some thread will just return into its bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A probe that was not placed, as it was asked for, and why."""
+
+    probe: str
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A probe to be registered, where its location is known already (from a glob) with that."""
+
+    probe: Kprobe
+    location: Location | None = None
+
+
+class KprobeManager:
+    """The probes of one target. Everything may be called from any thread; calls are serialised."""
+
+    def __init__(self, engine: InlineEngine, places: Places, registry: Registry) -> None:
+        self.engine, self.places, self.registry = engine, places, registry
+        self._view = memoryview(engine.shared.view)
+        self.counters = Counters(self._view)
+        self.on_event_added: Callable[[EventProgram], None] = lambda program: None
+        self.on_events_gone: Callable[[Sequence[int]], None] = lambda indexes: None
+        self.lock = threading.RLock()
+        self._next_index = 0
+        self._free_indexes: list[int] = []
+
+    # Registration
+
+    def register(self, requests: Sequence[Request], *, partly: bool = False, progress: Progress | None = None) -> list[Refused]:
+        """Register a batch: all or nothing, or with `partly` all that can be; returns what was refused.
+
+        Raises ProbeError for the first refused probe, with everything as it was before.
+        """
+        with self.lock:
+            added: list[Placed] = []
+            refused: list[Refused] = []
+            try:
+                self._place_all(requests, added, refused, partly, progress)
+                refused += self._arm(added, partly, progress)
+            except BaseException:
+                self._drop(added)
+                raise
+            for placed in added:
+                if placed.probe in self.registry:
+                    placed.probe._attach(Figures(self.counters, placed))
+            return refused
+
+    def _place_all(
+        self,
+        requests: Sequence[Request],
+        added: list[Placed],
+        refused: list[Refused],
+        partly: bool,
+        progress: Progress | None,
+    ) -> None:
+        self.places.expect(len(requests))
+        for number, request in enumerate(requests):
+            if progress is not None and number % 256 == 0:
+                progress("looking at probepoints", number, len(requests))
+            try:
+                placed = self._place(request)
+            except ProbeError as error:
+                if not partly:
+                    raise
+                refused.append(Refused(error.subject, error.refusal))
+                continue
+            self.registry.add(placed)
+            added.append(placed)
+
+    def _place(self, request: Request) -> Placed:
+        probe = request.probe
+        if probe.registered or probe in self.registry:
+            raise ProbeError(probe.name, errors.ALREADY_REGISTERED)
+        location = request.location or self.places.locate(probe)
+        verdict = self.places.verdict(location)
+        if isinstance(verdict, Refusal):
+            raise ProbeError(f"{location.symbol}+{location.offset:#x}", verdict.reason, verdict.detail)
+        index = self._take_index()
+        matched = None
+        action: detour.Action
+        if isinstance(probe.action, Record):
+            program = self._program(probe.action, index, location, verdict)
+            matched = program.matched_index
+            if probe.action.emit:
+                self.on_event_added(program)
+            action = detour.Record(program, probe.action.emit)
+        else:
+            action = detour.Count(index)
+        probe.addr, probe.symbol, probe.module = verdict.address, location.symbol, location.module.name
+        probe.method, probe.why, probe.note = verdict.tactic, "; ".join(verdict.notes) or None, location.note
+        return Placed(probe, index, location, verdict, action, matched)
+
+    def _program(self, action: Record, index: int, location: Location, placement: Placement) -> EventProgram:
+        spec = action.spec
+        filtered = spec.condition is not None or action.tid is not None or action.comm is not None
+        program = EventProgram(
+            index=index,
+            name=spec.event or location.symbol,
+            where=f"{location.symbol}+{location.offset:#x}",
+            arguments=spec.arguments,
+            condition=spec.condition,
+            tids=None if action.tid is None else frozenset((action.tid,)),
+            comms=() if action.comm is None else (action.comm.encode(),),
+            stack_depth=action.stack_depth,
+            string_limit=action.string_limit,
+            at_entry=self.places.is_entry(location, placement),
+            matched_index=self._take_index() if filtered else None,
+            address=placement.address,
+        )
+        assert program.format.size > 0  # raises ProbeError for what does not fit, before anything is changed
+        return program
+
+    def _take_index(self) -> int:
+        if self._free_indexes:
+            return self._free_indexes.pop()
+        if self._next_index == layout.PROBE_CAPACITY:
+            raise ProbeError("kprobe", errors.TOO_MANY_PROBES, f"{layout.PROBE_CAPACITY} counters")
+        self._next_index += 1
+        return self._next_index - 1
+
+    def _arm(self, added: list[Placed], partly: bool, progress: Progress | None) -> list[Refused]:
+        """Arm what was added; what the stop refuses is tried again a few times, then raised or left out."""
+        refused: list[Refused] = []
+        touched = list(added)
+        for attempt in range(TRIES):
+            failures = self._apply([placed.placement.dcr for placed in touched], progress)
+            if not failures:
+                return refused
+            failed = {address: refusal for plan, refusal in failures for address in _probes_of(plan)}
+            touched = [placed for placed in added if placed.address in failed and placed.probe in self.registry]
+            temporary = all(refusal.reason is errors.SAVED_IP for _, refusal in failures)
+            if temporary and attempt + 1 < TRIES:
+                continue
+            if not partly:
+                first = touched[0]
+                refusal = failed[first.address]
+                raise ProbeError(f"{first.location.symbol}+{first.location.offset:#x}", refusal.reason, refusal.detail)
+            for placed in touched:
+                self.registry.remove(placed.probe)
+                self._free(placed)
+                refused.append(Refused(placed.probe.name, failed[placed.address]))
+            touched = []
+        return refused
+
+    def _drop(self, added: Iterable[Placed]) -> None:
+        """Undo a registration that failed: take out what was armed of it."""
+        touched = []
+        for placed in added:
+            if placed.probe in self.registry:
+                self.registry.remove(placed.probe)
+                touched.append(placed.placement.dcr)
+        if self.engine.process.alive:
+            self._apply(touched)
+
+    # Changing the text
+
+    def _apply(self, touched: Sequence[Range], progress: Progress | None = None) -> list[tuple[Plan, Refusal]]:
+        """Bring the text into line with the registry where regions are `touched`; what was refused stays as it was."""
+        plans: list[Plan] = []
+        changes: list[Change] = []
+        failures: list[tuple[Plan, Refusal]] = []
+        wanted = self.registry.plans(touched)
+        size = sum(ROOM_FOR_BUFFER for plan in wanted if plan.region is not None)
+        for number, plan in enumerate(wanted):
+            if progress is not None and number % 256 == 0:
+                progress("preparing detours", number, len(wanted))
+            try:
+                changes.append(Change(plan.old, self._build(plan, size)))
+                plans.append(plan)
+            except ProbeError as error:
+                failures.append((plan, error.refusal))
+        if not changes:
+            return failures
+        refusals = self.engine.apply(changes)
+        for index, (plan, change) in enumerate(zip(plans, changes, strict=True)):
+            if index in refusals:
+                failures.append((plan, refusals[index]))
+                continue
+            for old in change.old:
+                self.registry.take_detour(old)
+            if change.new is not None:
+                self.registry.put_detour(change.new)
+        return failures
+
+    def _build(self, plan: Plan, room: int) -> Detour | None:
+        region = plan.region
+        if region is None:
+            return None
+        active = {address: self.registry.active_at(address) for address in region.probes}
+        module = next(iter(active.values()))[0].location.module
+        labels = tuple(
+            Label(placed.index, address, f"{module.name}:{placed.location.symbol}+{placed.location.offset:#x}")
+            for address, there in active.items()
+            for placed in there
+        )
+        return self.engine.build(
+            near=self.places.span(module),
+            dcr=region.dcr,
+            instructions=region.instructions,
+            original=self.places.original_bytes(region.dcr.start, region.dcr.size),
+            actions={address: [placed.action for placed in there] for address, there in active.items()},
+            liveness=lambda address: self.places.liveness(active[address][0].location, address),
+            labels=labels,
+            size_before=len(plan.old[0].buffer.code) if plan.old else 0,
+            room=room,
+        )
+
+    # Unregistering and switching
+
+    def unregister(self, probes: Sequence[Kprobe]) -> None:
+        """Take probes out; their final figures stay with them. An unknown probe raises after the others are done."""
+        with self.lock:
+            unknown = [probe for probe in probes if probe not in self.registry]
+            removed = [self.registry.remove(probe) for probe in probes if probe in self.registry]
+            self._change_or_gone(removed)
+            settled = self.engine.settle()
+            for placed in removed:
+                placed.probe._release()
+            self.on_events_gone([placed.index for placed in removed])
+            if settled and not self.engine.has_children():
+                for placed in removed:
+                    self._free(placed)
+            if unknown:
+                raise ProbeError(unknown[0].name, errors.NOT_REGISTERED)
+
+    def _free(self, placed: Placed) -> None:
+        for index in (placed.index, placed.matched_index):
+            if index is not None:
+                self.counters.clear(index)
+                self._free_indexes.append(index)
+
+    def switch(self, probes: Sequence[Kprobe], disabled: bool) -> None:
+        """Enable or disable probes. Raises ProbeError NOT_REGISTERED before anything is changed."""
+        with self.lock:
+            for probe in probes:
+                if probe not in self.registry:
+                    raise ProbeError(probe.name, errors.NOT_REGISTERED)
+            for probe in probes:
+                probe.disabled = disabled
+            self._change_or_raise([self.registry.placed[probe] for probe in probes])
+
+    def switch_all(self, enabled: bool) -> None:
+        """`target.enabled`: arm or disarm all, without changing what each is."""
+        with self.lock:
+            if self.registry.enabled != enabled:
+                self.registry.enabled = enabled
+                self._change_or_raise(list(self.registry))
+
+    def _change_or_gone(self, placed: Sequence[Placed]) -> None:
+        try:
+            self._change_or_raise(placed)
+        except TargetError as error:
+            if error.reason is not errors.PROCESS_GONE:
+                raise
+
+    def _change_or_raise(self, placed: Sequence[Placed]) -> None:
+        failures = self._apply([each.placement.dcr for each in placed])
+        if failures:
+            plan, refusal = failures[0]
+            where = next(iter(_probes_of(plan)), 0)
+            raise ProbeError(f"{where:#x}", refusal.reason, refusal.detail)
+
+    def remove_all(self) -> list[str]:
+        """Take everything out of the target; the probes keep their figures. What had to stay, in sentences."""
+        with self.lock:
+            problems = self.engine.remove(list(self.registry.detours.values()))
+            for placed in list(self.registry):
+                placed.probe._release()
+                self.registry.remove(placed.probe)
+            self.registry.detours.clear()
+            return problems
+
+    def close(self) -> None:
+        """Let go of the shared memory."""
+        self.counters.close()
+        self._view.release()
+        self.engine.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The counters of one registered probe (probes.Live)."""
+
+    counters: Counters
+    placed: Placed
+
+    def hits_by_pid(self) -> dict[int, int]:
+        return dict(self.counters.by_pid(self.placed.index))
+
+    def lost(self) -> int:
+        return self.counters.lost(self.placed.index)
+
+    def matched(self) -> int:
+        index = self.placed.matched_index
+        return self.counters.total(self.placed.index if index is None else index)
+
+
+def _probes_of(plan: Plan) -> tuple[int, ...]:
+    return () if plan.region is None else plan.region.probes

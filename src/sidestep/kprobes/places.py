@@ -1,0 +1,165 @@
+"""Where probes go: modules of the target, names to locations, verdicts about them, the original bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sidestep import errors
+from sidestep.address import Range
+from sidestep.arch.x86_64 import liveness
+from sidestep.arch.x86_64.placement import ENDBR64_SIZE
+from sidestep.errors import ProbeError, Refusal
+from sidestep.kprobes.registry import Registry
+from sidestep.maps import read_maps
+from sidestep.probes import Kprobe
+from sidestep.safety.context import ModuleContext
+from sidestep.safety.region import Placement
+from sidestep.safety.verdict import verdict
+from sidestep.spec import SymbolMemory, Where
+from sidestep.symbols.modules import Module, read_modules
+from sidestep.symbols.resolve import Location, Symbolizer, data_address, resolve
+from sidestep.target.process import procfs
+from sidestep.target.process.process import Process
+
+FAULT_SIGNALS = (4, 7, 8, 11)  # SIGILL SIGBUS SIGFPE SIGSEGV
+LOOK_AHEAD = 256  # bytes of code behind a probepoint that the liveness analysis looks at
+GO_SECTIONS = (".gopclntab", ".note.go.buildid")
+
+
+class Places:
+    """What is loaded in one process. `refresh()` looks again; answers are kept per module."""
+
+    def __init__(self, process: Process, registry: Registry) -> None:
+        self.process, self.registry = process, registry
+        self.modules: list[Module] = []
+        self.forbidden: Callable[[], Sequence[Range]] = lambda: ()
+        self.progress: Callable[[int, int], None] | None = None
+        self._contexts: dict[Module, ModuleContext] = {}
+        self._private: dict[Module, tuple[bool, bool]] = {}
+        self._symbolizer: Symbolizer | None = None
+        self._expected = 1
+
+    def refresh(self) -> list[Module]:
+        """Read what is loaded now; modules that are still there stay the same objects."""
+        known = self.modules
+        self.modules = read_modules(self.process.pid, self.process.memory.read, known)
+        if self.modules != known:
+            self._symbolizer = None
+        code = [mapping for mapping in read_maps(self.process.pid) if "x" in mapping.perms]
+        for module in self.modules:
+            mine = [m for m in code if m.start in module]
+            self._private[module] = (all(m.inode for m in mine), any("s" in m.perms for m in mine))
+        return self.modules
+
+    def expect(self, probes: int) -> None:
+        """About how many probes will be judged now: chooses how references in large modules are searched."""
+        self.refresh()
+        self._expected = probes
+        handles_faults = procfs.read_status(self.process.pid).catches(*FAULT_SIGNALS)
+        for context in self._contexts.values():
+            context.handles_faults = handles_faults
+
+    # Names
+
+    def find(self, where: Where, *, everywhere: bool = False) -> list[Location]:
+        """All locations that a place stands for; raises ProbeError."""
+        return resolve(self.modules, where, self.process.memory.read, everywhere=everywhere)
+
+    def locate(self, probe: Kprobe) -> Location:
+        """The one location of a probe; raises ProbeError."""
+        if probe.requested_address is not None:
+            return self.at(probe.requested_address)
+        assert probe.where is not None
+        found = self.find(probe.where)
+        if len(found) > 1:
+            names = ", ".join(f"{each.module.name}:{each.symbol}" for each in found[:4])
+            more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+            raise ProbeError(str(probe.where), errors.AMBIGUOUS, names + more)
+        return found[0]
+
+    def at(self, address: int) -> Location:
+        """The location of a run-time address; raises ProbeError NOT_IN_TEXT."""
+        module = self.symbolizer.module(address)
+        own = address - module.bias if module is not None else 0
+        if module is None or not module.elf.in_text(own):
+            raise ProbeError(f"{address:#x}", errors.NOT_IN_TEXT)
+        function = module.functions.containing(own)
+        if function is None:
+            return Location(module, None, module.name, own, address)
+        return Location(module, function, function.name, own - function.start, address)
+
+    def variable(self, variable: SymbolMemory) -> int:
+        """The run-time address of a variable named in a fetch argument; raises ProbeError."""
+        return data_address(self.modules, variable.module, variable.symbol, variable.offset)
+
+    @property
+    def symbolizer(self) -> Symbolizer:
+        if self._symbolizer is None:
+            self._symbolizer = Symbolizer(self.modules)
+        return self._symbolizer
+
+    # Verdicts
+
+    def verdict(self, location: Location) -> Placement | Refusal:
+        """How a probe at the location is placed, or which rule forbids it."""
+        found = verdict(self._context(location.module), location.address)
+        if isinstance(found, Placement) and found.interior and _is_go(location.module):
+            # A preempted goroutine's instruction pointer is saved on a stack that nobody can find from outside.
+            return Refusal(errors.SAVED_IP, "the Go runtime keeps saved instruction pointers of goroutines in its heap")
+        return found
+
+    def _context(self, module: Module) -> ModuleContext:
+        context = self._contexts.get(module)
+        if context is None:
+            is_file, is_shared = self._private[module]
+            context = self._contexts[module] = ModuleContext(
+                file=module.elf,
+                functions=module.functions,
+                name=module.name,
+                bias=module.bias,
+                memory=self.original_bytes,
+                handles_faults=procfs.read_status(self.process.pid).catches(*FAULT_SIGNALS),
+                is_file=is_file,
+                is_shared=is_shared,
+            )
+        context.probes = self._expected
+        context.progress = self.progress
+        context.forbidden = [(span, "Sidestep's own memory") for span in self.forbidden()]
+        return context
+
+    def original_bytes(self, address: int, size: int) -> bytes:
+        """What is in memory, but for our own jumps; short where memory ends."""
+        return self.registry.without_jumps(address, self.process.memory.read_available(address, size))
+
+    def liveness(self, location: Location, address: int) -> liveness.Liveness:
+        """What is live at a probepoint."""
+        context = self._context(location.module)
+        own = address - location.module.bias
+        function = context.function_at(own)
+        assert function is not None  # a verdict was given
+        code = context.code_of(function)
+        code.decode_to(min(own + LOOK_AHEAD, code.end - 1))
+        return liveness.live(code.instructions, own, entry=_is_entry(context, function.start, own))
+
+    def is_entry(self, location: Location, placement: Placement) -> bool:
+        """Whether the probe is where a call arrives: the function's first instruction, or behind its endbr64."""
+        function = location.function
+        if function is None:
+            return False
+        own = placement.address - location.module.bias
+        return _is_entry(self._context(location.module), function.start, own)
+
+    def span(self, module: Module) -> Range:
+        """All addresses of a module: what its instructions refer to directly."""
+        return Range(min(r.start for r in module.ranges), max(r.end for r in module.ranges))
+
+
+def _is_entry(context: ModuleContext, start: int, address: int) -> bool:
+    if address == start:
+        return True
+    behind = start + ENDBR64_SIZE
+    return address == behind and context.bytes_at(start, behind) == b"\xf3\x0f\x1e\xfa"
+
+
+def _is_go(module: Module) -> bool:
+    return any(module.elf.section(name) is not None for name in GO_SECTIONS)

@@ -1,0 +1,64 @@
+"""The events of one session, as an iterator over what its rings hold."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from sidestep.events.clock import Clock
+from sidestep.events.decode import Event, EventDecoder
+from sidestep.events.reader import EventReader
+from sidestep.events.record import EventProgram
+
+SHORTEST_SLEEP, LONGEST_SLEEP = 0.0005, 0.02  # seconds between two looks at the rings
+
+
+class EventStream:
+    """Reads events when somebody iterates. What finds its ring full meanwhile is counted as lost."""
+
+    def __init__(self, view: memoryview, ring_count: int, ring_size: int, symbolize: Callable[[int], str]) -> None:
+        self._view = view
+        self.reader = EventReader(view, ring_count, ring_size, Clock())
+        self._symbolize = symbolize
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+
+    def add(self, program: EventProgram) -> None:
+        self.reader.add([EventDecoder(program, self._symbolize)])
+
+    def remove(self, indexes: Sequence[int]) -> None:
+        self.reader.remove(indexes)
+
+    def stop(self) -> None:
+        """End the iteration in `events` soon; may be called from a signal handler or another thread."""
+        self._stop.set()
+
+    def poll(self) -> list[Event]:
+        """The events that are final by now, by time."""
+        with self._lock:
+            return self.reader.poll()
+
+    def flush(self, *, skip_holes: bool = False) -> list[Event]:
+        """Everything that is there, by time: after the last hit."""
+        with self._lock:
+            return self.reader.flush(skip_holes=skip_holes)
+
+    def events(self, timeout: float | None, alive: Callable[[], bool]) -> Iterator[Event]:
+        """Events by time, until `timeout` seconds are over, `stop()`, or the end of the target and its children."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._stop.clear()
+        sleep = SHORTEST_SLEEP
+        while True:
+            ending = self._stop.is_set() or (deadline is not None and time.monotonic() >= deadline) or not alive()
+            found = self.flush() if ending else self.poll()
+            yield from found
+            if ending:
+                return
+            sleep = SHORTEST_SLEEP if found else min(2 * sleep, LONGEST_SLEEP)
+            left = sleep if deadline is None else max(min(sleep, deadline - time.monotonic()), 0)
+            self._stop.wait(left)
+
+    def close(self) -> None:
+        self.reader.close()
+        self._view.release()

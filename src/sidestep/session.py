@@ -1,0 +1,388 @@
+"""A target with its probes: what `attach()` and `launch()` return."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+from sidestep import errors
+from sidestep.errors import ProbeError, Refusal, SidestepError, TargetError
+from sidestep.events.decode import Event
+from sidestep.events.record import EventProgram
+from sidestep.kprobes.listing import list_probes
+from sidestep.kprobes.manager import KprobeManager, Progress, Refused, Request
+from sidestep.kprobes.places import Places
+from sidestep.kprobes.registry import Registry
+from sidestep.kprobes.stream import EventStream
+from sidestep.probes import Kprobe, Record
+from sidestep.safety.region import Placement
+from sidestep.spec import ProbeSpec, parse, parse_where
+from sidestep.symbols.link_map import is_loaded
+from sidestep.symbols.modules import Module
+from sidestep.symbols.resolve import Location
+from sidestep.target.process import process as linux
+from sidestep.target.process import procfs, remains
+from sidestep.target.process.engine import InlineEngine, cpu_count
+from sidestep.target.process.memory import ProcessMemory
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one call registered: the probes, and with globs what was refused."""
+
+    probes: list[Kprobe]
+    refused: list[Refused]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """How a probe at a location would be placed, or why not."""
+
+    location: Location
+    verdict: Placement | Refusal
+
+
+class DetachError(SidestepError):
+    """Something could not be taken out of a process; the text says what, and what to do."""
+
+
+class Target:
+    """A process that is probed. It runs on, except for moments in which its text changes.
+
+    Leaving the `with` block, or `detach()`, restores it. Calls may come from any thread.
+    """
+
+    def __init__(self, process: linux.Process, *, ring_size: int | None = None) -> None:
+        self.process = process
+        self._registry = Registry()
+        self._places = Places(process, self._registry)
+        self._manager: KprobeManager | None = None
+        self._stream: EventStream | None = None
+        self._ring_size = ring_size
+        self._loaded = not process.held
+        self._detached = False
+        self._left_over: list[Event] = []
+        self._places.refresh()
+        atexit.register(self.detach)
+
+    def __enter__(self) -> Target:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
+
+    def __repr__(self) -> str:
+        return f"<Target {self.pid} {self.name}>"
+
+    # The process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def name(self) -> str:
+        return self.process.name
+
+    @property
+    def alive(self) -> bool:
+        return self.process.alive
+
+    @property
+    def memory(self) -> ProcessMemory:
+        """The target's memory: read(addr, n), write(addr, data), read_cstring(addr), read_u64(addr)."""
+        return self.process.memory
+
+    @property
+    def threads(self) -> list[int]:
+        """The thread ids."""
+        return procfs.threads(self.pid)
+
+    @property
+    def modules(self) -> list[Module]:
+        """What is loaded, the main program first."""
+        return self._places.refresh()
+
+    @property
+    def probes(self) -> list[Kprobe]:
+        """The registered probes, in the order of registration."""
+        return [placed.probe for placed in self._registry]
+
+    def resume(self) -> None:
+        """Let a launched process run."""
+        self.process.resume()
+
+    def wait(self, timeout: float | None = None) -> linux.Exit | None:
+        """Wait for the end of the process; None when `timeout` seconds are over first. A launched one is let go."""
+        self.resume()
+        return self.process.wait(timeout)
+
+    # Names
+
+    def resolve(self, where: str) -> Location:
+        """The one location of `[MODULE:]SYMBOL[+OFFSET]`; raises ProbeError."""
+        self._load()
+        self._places.refresh()
+        return self._places.locate(Kprobe(where))
+
+    def symbolize(self, address: int) -> str:
+        """`malloc+0x4` for a run-time address."""
+        return self._places.symbolizer.name(address)
+
+    def functions(self, glob: str) -> list[Location]:
+        """The functions that `[MODULE:]GLOB` matches in all modules; raises ProbeError when there is none."""
+        self._load()
+        self._places.refresh()
+        return self._places.find(parse_where(glob), everywhere=True)
+
+    def check(self, text: str) -> list[Checked]:
+        """How the probes of a probe text would be placed, without placing them."""
+        self._load()
+        self._places.expect(1)
+        where = parse(text).where
+        found = self._places.find(where, everywhere=where.is_glob)
+        return [Checked(location, self._places.verdict(location)) for location in found]
+
+    # Registration
+
+    def register_kprobe(self, probe: Kprobe) -> None:
+        """Register and, unless it is disabled, arm a probe. Raises ProbeError with the reason."""
+        self.register_kprobes([probe])
+
+    def register_kprobes(self, probes: Sequence[Kprobe]) -> None:
+        """Register a batch, all or nothing."""
+        self._prepared().register([Request(probe) for probe in probes])
+
+    def unregister_kprobe(self, probe: Kprobe) -> None:
+        self.unregister_kprobes([probe])
+
+    def unregister_kprobes(self, probes: Sequence[Kprobe]) -> None:
+        """Take probes out. An unknown one raises ProbeError after the others are done."""
+        self._prepared().unregister(probes)
+
+    def enable_kprobe(self, probe: Kprobe) -> None:
+        self._prepared().switch([probe], disabled=False)
+
+    def disable_kprobe(self, probe: Kprobe) -> None:
+        """A disabled probe stays registered and counts nothing."""
+        self._prepared().switch([probe], disabled=True)
+
+    @property
+    def enabled(self) -> bool:
+        """False disarms all probes, without changing which of them are disabled."""
+        return self._registry.enabled
+
+    @enabled.setter
+    def enabled(self, value: bool) -> None:
+        self._prepared().switch_all(value)
+
+    def list(self) -> str:
+        """The probes in the kernel's format."""
+        return list_probes(self._registry)
+
+    def count(
+        self,
+        *texts: str | ProbeSpec,
+        tid: int | None = None,
+        comm: str | None = None,
+        progress: Progress | None = None,
+    ) -> Batch:
+        """Count the hits of probes. Globs take all that can be placed; a named probe that is refused raises."""
+        return self._register(texts, emit=False, tid=tid, comm=comm, stack=0, string_limit=256, progress=progress)
+
+    def trace(
+        self,
+        *texts: str | ProbeSpec,
+        tid: int | None = None,
+        comm: str | None = None,
+        stack: int = 0,
+        string_limit: int = 256,
+        progress: Progress | None = None,
+    ) -> Batch:
+        """Record an event at each hit, as `sidestep trace` does; `events()` yields them.
+
+        `stack` is the most frames of a backtrace with each event (by frame pointers); `string_limit` is in bytes.
+        """
+        self._open_stream()
+        return self._register(
+            texts, emit=True, tid=tid, comm=comm, stack=stack, string_limit=string_limit, progress=progress
+        )
+
+    def _register(
+        self,
+        texts: Sequence[str | ProbeSpec],
+        *,
+        emit: bool,
+        tid: int | None,
+        comm: str | None,
+        stack: int,
+        string_limit: int,
+        progress: Progress | None,
+    ) -> Batch:
+        manager = self._prepared()
+        self._places.progress = None if progress is None else lambda done, size: progress("reading code", done, size)
+        named: list[Request] = []
+        globbed: list[Request] = []
+        for text in texts:
+            spec = parse(text) if isinstance(text, str) else text
+            if spec.kind == "r":
+                raise spec.error(0, "return probes are not there yet", "use p:")
+            action = Record(spec, string_limit, stack, tid, comm, emit)
+            plain = not emit and spec.condition is None and tid is None and comm is None
+            found = self._find(spec)
+            requests = [Request(Kprobe(spec.where, action=None if plain else action), each) for each in found]
+            (globbed if spec.where.is_glob or len(found) > 1 else named).extend(requests)
+        refused: list[Refused] = []
+        if named:
+            manager.register(named, progress=progress)
+        try:
+            if globbed:
+                refused = manager.register(globbed, partly=True, progress=progress)
+        except BaseException:
+            manager.unregister([request.probe for request in named])
+            raise
+        probes = [request.probe for request in (*named, *globbed) if request.probe.registered]
+        if not probes:
+            counts = f"{len(refused)} refused, the first: {refused[0].probe}: {refused[0].refusal.reason.sentence}"
+            raise ProbeError(" ".join(str(text) for text in texts), errors.NOTHING_MATCHED, counts)
+        return Batch(probes, refused)
+
+    def _find(self, spec: ProbeSpec) -> list[Location]:
+        """Locations without duplicates: aliases of one function are one probe."""
+        found: dict[int, Location] = {}
+        for location in self._places.find(spec.where, everywhere=spec.where.is_glob):
+            found.setdefault(location.address, location)
+        return list(found.values())
+
+    def _prepared(self) -> KprobeManager:
+        """The manager; at the first use memory of ours is put into the process."""
+        if self._detached:
+            raise TargetError(f"process {self.pid}", errors.PROCESS_GONE, "it was detached")
+        self._load()
+        self._places.refresh()
+        if self._manager is None:
+            for session in remains.sessions(self.pid):
+                if not session.controller_alive:
+                    remains.clean(self.pid)
+            engine = InlineEngine(self.process, self._places.variable)
+            self._places.forbidden = lambda: [engine.shared.span, *engine.space.spans]
+            self._manager = KprobeManager(engine, self._places, self._registry)
+        return self._manager
+
+    def _load(self) -> None:
+        """Run a launched program until its libraries are mapped and relocated; their constructors come later."""
+        if self._loaded:
+            return
+        self._loaded = True
+        read = self.process.memory.read
+        main = self._places.modules[0]
+        if main.elf.interpreter is None:
+            return
+        if not self.process.run_until(lambda: is_loaded(main, read)):
+            raise TargetError(f"process {self.pid}", errors.PROCESS_GONE, "it ended before its program started")
+
+    # Events
+
+    def _open_stream(self) -> EventStream:
+        manager = self._prepared()
+        if self._stream is None:
+            rings = manager.engine.open_rings(self._ring_size)
+            stream = EventStream(
+                memoryview(rings.view), cpu_count(), manager.engine.ring_size, lambda a: self.symbolize(a)
+            )
+
+            def add(program: EventProgram) -> None:
+                stream.add(program)
+
+            manager.on_event_added, manager.on_events_gone = add, stream.remove
+            self._stream = stream
+        return self._stream
+
+    def events(self, timeout: float | None = None) -> Iterator[Event]:
+        """The events of `trace()`, by time; ends after `timeout` seconds, at the target's end, or at `stop_events()`.
+
+        A launched process is let go at the first event that is asked for. After `detach()` it yields what was left.
+        """
+        if self._detached:
+            yield from self._left_over
+            self._left_over = []
+            return
+        self.resume()
+        yield from self._open_stream().events(timeout, lambda: self.alive)
+
+    def stop_events(self) -> None:
+        """End `events()`, from a signal handler or another thread."""
+        if self._stream is not None:
+            self._stream.stop()
+
+    @property
+    def lost(self) -> int:
+        """Events of all probes that found their ring full."""
+        return sum(probe.lost for probe in self.probes)
+
+    # The end
+
+    def detach(self) -> None:
+        """Take everything out of the target, and of children that inherited it; a held process is let go.
+
+        The probes keep their final figures. Raises DetachError when something had to stay.
+        """
+        if self._detached:
+            return
+        self._detached = True
+        atexit.unregister(self.detach)
+        problems: list[str] = []
+        try:
+            if self._manager is not None:
+                problems = self._manager.remove_all()
+                if self._stream is not None:
+                    self._left_over = self._stream.flush(skip_holes=True)
+                    self._stream.close()
+                self._manager.close()
+        finally:
+            self.process.close()
+        if problems:
+            raise DetachError("\n".join(problems))
+
+
+def attach(target: int | str, *, allow_seccomp: bool = False, ring_size: int | None = None) -> Target:
+    """A running process by pid or name. What a dead controller left in it is taken out first.
+
+    Raises TargetError: no such process, several of that name, not permitted, traced by somebody else, and so on.
+    `ring_size` is in bytes, for each CPU.
+    """
+    pid = target if isinstance(target, int) else int(target) if target.isdigit() else procfs.find(target)
+    process = linux.attach(pid, allow_seccomp=allow_seccomp)
+    try:
+        found = remains.sessions(pid)
+        for session in found:
+            if session.controller_alive:
+                who = f"pid {session.header.controller_pid}"
+                raise TargetError(f"process {pid} ({process.name})", errors.OTHER_SESSION, who)
+        if found:
+            remains.clean(pid)
+        return Target(process, ring_size=ring_size)
+    except BaseException:
+        process.close()
+        raise
+
+
+def launch(
+    arguments: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    stdin: int | IO[Any] | None = None,
+    stdout: int | IO[Any] | None = None,
+    stderr: int | IO[Any] | None = None,
+    ring_size: int | None = None,
+) -> Target:
+    """Start a program, stopped before its first instruction; `resume()`, `events()` or `wait()` lets it go.
+
+    At the first probe its loader is run until the libraries are there, so that they can be probed, too.
+    """
+    environment = None if env is None else dict(env)
+    process = linux.launch(arguments, env=environment, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
+    return Target(process, ring_size=ring_size)

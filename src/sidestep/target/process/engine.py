@@ -1,0 +1,295 @@
+"""The inline engine: one session's memory, buffers and jumps in a process, and in the children that inherit them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from sidestep import errors
+from sidestep.address import Range
+from sidestep.arch.x86_64.detour import Action, DetourBuffer, Surroundings, emit_buffer
+from sidestep.arch.x86_64.insn import Instruction
+from sidestep.arch.x86_64.liveness import Liveness
+from sidestep.arch.x86_64.recording import Rings
+from sidestep.arch.x86_64.runtime import Runtime
+from sidestep.errors import Refusal, TargetError
+from sidestep.events import layout
+from sidestep.spec import SymbolMemory
+from sidestep.target.base import JUMP_SIZE, Buffer, Change, Detour, Label
+from sidestep.target.process import procfs, remains
+from sidestep.target.process.areas import CodeArena, SharedArea, create_shared, processes_that_map, unmap
+from sidestep.target.process.poke import change_text, in_flight, take_out
+from sidestep.target.process.process import Process, Window, attach
+from sidestep.target.process.space import CodeSpace
+from sidestep.target.process.threads import ThreadFacts, thread_facts
+
+DETACH_PATIENCE = 5.0  # seconds for threads to leave the buffers
+POSSIBLE_CPUS = Path("/sys/devices/system/cpu/possible")
+
+
+class InlineEngine:
+    """`apply()` changes the text; `remove()` leaves the process, and those that inherited our memory, as they were."""
+
+    def __init__(self, process: Process, resolve_variable: Callable[[SymbolMemory], int]) -> None:
+        self.process = process
+        self._resolve_variable = resolve_variable
+        self._rings: SharedArea | None = None
+        self._ring_size = 0
+        self._retired: list[Buffer] = []
+        self._runtimes: dict[int, Runtime] = {}
+        mapping = [(0, layout.DATA_SIZE, 0)]
+
+        def begin(window: Window) -> tuple[SharedArea, ThreadFacts]:
+            self._refuse_company(window)
+            return create_shared(window, layout.DATA_SIZE, mapping), thread_facts(window)
+
+        self.shared, self._facts = process.in_window(begin)
+        layout.initialise(self.shared.view)
+        self.space = CodeSpace(process, self._start_arena, lambda _: self._write_header())
+        self._write_header()
+
+    def _refuse_company(self, window: Window) -> None:
+        for session in remains.sessions(self.process.pid, window.maps):
+            who = f"pid {session.header.controller_pid}"
+            raise TargetError(f"process {self.process.pid}", errors.OTHER_SESSION, who)
+
+    def _write_header(self) -> None:
+        arenas = tuple(layout.Arena(arena.address, arena.size) for arena in self.space.arenas)
+        layout.Header(
+            controller_pid=os.getpid(),
+            controller_start=procfs.read_status(os.getpid()).start_time,
+            target_pid=self.process.pid,
+            data_address=self.shared.address,
+            ring_count=cpu_count() if self._rings else 0,
+            ring_size=self._ring_size,
+            rings_address=self._rings.address if self._rings else 0,
+            arenas=arenas,
+        ).write(self.shared.view)
+
+    # Buffers
+
+    def _start_arena(self, arena: CodeArena, address: int) -> bytes:
+        runtime = Runtime(address, arena.process_page, self.shared.address)
+        self._runtimes[arena.address] = runtime
+        return runtime.code
+
+    def _surroundings(self, arena: CodeArena) -> Surroundings:
+        rings = None
+        if self._rings is not None:
+            how = "rdpid" if has_rdpid() else "lsl"
+            rings = Rings(self._rings.address, cpu_count(), self._ring_size, how)  # type: ignore[arg-type]
+        return Surroundings(
+            runtime=self._runtimes[arena.address],
+            by_thread=self._facts.by_thread,
+            tid_offset=self._facts.tid_offset,
+            rings=rings,
+            resolve=self._resolve_variable,
+        )
+
+    def build(
+        self,
+        near: Range,
+        dcr: Range,
+        instructions: Sequence[Instruction],
+        original: bytes,
+        actions: Mapping[int, Sequence[Action]],
+        liveness: Callable[[int], Liveness],
+        labels: tuple[Label, ...],
+        size_before: int = 0,
+        room: int = 0,
+    ) -> Detour:
+        """Emit a detour buffer within reach of `near` and write it; nothing leads into it yet.
+
+        `original` has the bytes of the whole DCR. Raises ProbeError when an instruction cannot be relocated.
+        """
+        made: list[DetourBuffer] = []
+
+        def emit(arena: CodeArena, address: int) -> bytes:
+            built = emit_buffer(address, instructions, original, actions, liveness, self._surroundings(arena))
+            made.append(built)
+            return built.code
+
+        address, code = self.space.place(near, emit, size_before, room)
+        self.process.memory.write(address, code)
+        buffer = Buffer(address, code, made[-1].boundaries)
+        interior = tuple(instruction.ip for instruction in instructions[1:])
+        return Detour(dcr, interior, original[:JUMP_SIZE], buffer, labels)
+
+    def discard(self, detour: Detour) -> None:
+        """A detour that was built and never applied."""
+        self.space.release(detour.buffer.span)
+
+    # Text
+
+    def apply(self, changes: Sequence[Change]) -> dict[int, Refusal]:
+        """See base.Engine. Children that inherited an `old` detour are rid of it, too."""
+        for change in changes:
+            if change.new is not None:
+                self._note(change.new, layout.STATE_PREPARED)
+
+        def work(window: Window) -> dict[int, Refusal]:
+            refused = change_text(window, changes, lambda detour: self._note(detour, layout.STATE_ARMED))
+            self._recycle(window)
+            return refused
+
+        refused = self.process.in_window(work)
+        gone: list[Detour] = []
+        for index, change in enumerate(changes):
+            if index in refused:
+                if change.new is not None:
+                    self._forget(change.new, change.old)
+                    self._retired.append(change.new.buffer)
+                for detour in change.old:
+                    self._note(detour, layout.STATE_ARMED)
+                continue
+            gone += change.old
+            for detour in change.old:
+                self._forget(detour, () if change.new is None else (change.new,))
+        if gone:
+            for child in self._children():
+                self._in_child(child, lambda window: take_out(window, gone))
+            self._retired += [detour.buffer for detour in gone]
+        return refused
+
+    def _note(self, detour: Detour, state: int) -> None:
+        for label in detour.labels:
+            layout.ProbeRecord(
+                address=label.address,
+                site=detour.site,
+                buffer=detour.buffer.address,
+                state=state,
+                original=detour.original,
+                patched=detour.jump,
+                flags=0,
+                name=label.name,
+                moves=detour.buffer.boundaries,
+            ).write(self.shared.view, label.index)
+
+    def _forget(self, detour: Detour, instead: Sequence[Detour]) -> None:
+        kept = {label.index for other in instead for label in other.labels}
+        for label in detour.labels:
+            if label.index not in kept:
+                layout.set_probe_state(self.shared.view, label.index, layout.STATE_NONE)
+
+    def _recycle(self, window: Window) -> None:
+        """Free the buffers that nobody runs or will return into; a child that is alive may still use its copy."""
+        if self._retired and not self._children():
+            spans = [buffer.span for buffer in self._retired]
+            busy = in_flight(window, spans)
+            self._retired = [buffer for buffer in self._retired if buffer.span in busy]
+            for span in spans:
+                if span not in busy:
+                    self.space.release(span)
+
+    def settle(self, timeout: float = 1.0) -> bool:
+        """Wait until no thread is in a retired buffer: then the counters of what was taken out are final."""
+        deadline = time.monotonic() + timeout
+        while self._retired and self.process.alive:
+            spans = [buffer.span for buffer in self._retired]
+            if not self.process.in_window(lambda window: in_flight(window, spans)):
+                return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.001)
+        return True
+
+    # Rings
+
+    def open_rings(self, wanted: int | None = None) -> SharedArea:
+        """The rings, made when the first event is registered. `wanted`: bytes of each."""
+        if self._rings is None:
+            self._ring_size = layout.ring_size_for(cpu_count(), wanted)
+            mappings = layout.ring_mappings(cpu_count(), self._ring_size)
+            size = layout.file_size(cpu_count(), self._ring_size)
+            self._rings = self.process.in_window(lambda window: create_shared(window, size, mappings))
+            self._write_header()
+        return self._rings
+
+    @property
+    def ring_size(self) -> int:
+        return self._ring_size
+
+    # Children, and the end
+
+    def has_children(self) -> bool:
+        """Whether another process has our memory."""
+        return bool(self._children())
+
+    def _children(self) -> list[int]:
+        return [pid for pid in processes_that_map(self.shared.inode) if pid != self.process.pid]
+
+    def _in_child(self, pid: int, function: Callable[[Window], bool | None]) -> bool:
+        """Run in a window of another process that has our memory; True when it is done, or the process is gone."""
+        try:
+            child = attach(pid, allow_seccomp=True)
+        except TargetError as error:
+            if error.reason in (errors.NO_SUCH_PROCESS, errors.PROCESS_GONE, errors.ZOMBIE):
+                return True
+            raise
+        try:
+            return child.in_window(function) is not False
+        except TargetError as error:
+            if error.reason is errors.PROCESS_GONE:
+                return True
+            raise
+        finally:
+            child.close()
+
+    def remove(self, detours: Sequence[Detour], timeout: float = DETACH_PATIENCE) -> list[str]:
+        """Take everything out of every process that has our memory. What could not be removed is returned, in
+        sentences; `sidestep clean` can remove it later."""
+        spans = [self.shared.span, *self.space.spans, *([self._rings.span] if self._rings else [])]
+
+        def leave(window: Window) -> bool:
+            take_out(window, detours)
+            if in_flight(window, self.space.code_spans):
+                return False
+            unmap(window, spans)
+            return True
+
+        deadline = time.monotonic() + timeout
+        problems: dict[int, str] = {}
+        while members := processes_that_map(self.shared.inode):
+            for pid in members:
+                try:
+                    done = self._leave_main(leave) if pid == self.process.pid else self._in_child(pid, leave)
+                    if not done:
+                        problems[pid] = f"process {pid}: a thread is still in code of ours; try `sidestep clean -p {pid}`"
+                    else:
+                        problems.pop(pid, None)
+                except TargetError as error:
+                    problems[pid] = str(error)
+            if time.monotonic() > deadline:
+                break
+            if problems:
+                time.sleep(0.002)
+        else:
+            problems.clear()
+        return list(problems.values())
+
+    def _leave_main(self, leave: Callable[[Window], bool]) -> bool:
+        try:
+            return self.process.in_window(leave)
+        except TargetError as error:
+            if error.reason is errors.PROCESS_GONE:
+                return True
+            raise
+
+    def close(self) -> None:
+        """Let go of the controller's side."""
+        self.shared.close()
+        if self._rings is not None:
+            self._rings.close()
+
+
+def cpu_count() -> int:
+    """Possible CPUs: one ring for each."""
+    last = POSSIBLE_CPUS.read_text().strip().rpartition(",")[2].rpartition("-")[2]
+    return int(last) + 1
+
+
+def has_rdpid() -> bool:
+    with open("/proc/cpuinfo") as lines:
+        return any(line.startswith("flags") and " rdpid" in line for line in lines)
