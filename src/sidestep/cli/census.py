@@ -68,7 +68,7 @@ class Census:
 def report_all(file: Path, format: Format) -> None:
     """Counts and writes. May take a minute for a large file: says how far it is."""
     module = open_file(file).modules[0]
-    with Progress("checking") as progress:
+    with Progress() as progress:
         census = take(module, progress)
     with result_stream(None, launched=False) as stream:
         if format is Format.JSON:
@@ -85,11 +85,14 @@ def take(module: Module, progress: Progress) -> Census:
     from sidestep.safety.context import ModuleContext
     from sidestep.safety.verdict import verdicts
 
+    def searching(done: int, total: int) -> None:
+        progress("reading code", done, total)
+
     census = Census()
-    context = ModuleContext(module.elf, module.functions, name=module.name, probes=1 << 20, progress=progress)
+    context = ModuleContext(module.elf, module.functions, name=module.name, probes=1 << 20, progress=searching)
     functions = list(_distinct(module))
     for number, (start, end) in enumerate(functions):
-        progress(number, len(functions))
+        progress("judging functions", number, len(functions))
         addresses, reach = _instructions(module, start, end)
         census.functions += 1
         census.undecoded += end - reach

@@ -14,11 +14,11 @@ def clean(context: typer.Context, pid: PidOption = None, name: NameOption = None
 
     Sessions whose controller is alive are not touched.
     """
-    from sidestep import clean as clean_process
-
     invocation: Invocation = context.obj
     invocation.refuse("clean")
     number = choose_pid(pid, name)
+    from sidestep import clean as clean_process
+
     with Interrupt():
         report = clean_process(number)
     with result_stream(None, launched=False) as stream:

@@ -69,7 +69,8 @@ def funcs(
 ) -> None:
     """List the functions that match a glob.
 
-    Columns: address, size in bytes, module, name, notes. The process is not stopped and not changed. Exit code 1 if nothing matches.
+    Columns: address, size in bytes, module, name, notes. The process is not stopped and not changed.
+    Exit code 1 if nothing matches.
     """
     from sidestep.spec import parse_where
 

@@ -13,11 +13,12 @@ def list_probes(context: typer.Context, pid: PidOption = None, name: NameOption 
 
     Those of all sessions: address, k or r, symbol+offset, module, state.
     """
-    from sidestep import sessions_text
-
     invocation: Invocation = context.obj
     invocation.refuse("list")
-    text = sessions_text(choose_pid(pid, name))
+    number = choose_pid(pid, name)
+    from sidestep import sessions_text
+
+    text = sessions_text(number)
     if not text.strip():
         say("there are no probes in this process")
         return

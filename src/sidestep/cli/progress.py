@@ -15,14 +15,13 @@ _EVERY: Final = 0.1
 
 
 class Progress:
-    """Called with (done, total) of some unit, or (done, total, what).
+    """Called with (what, done, total) in any unit.
 
     Shows nothing before SHOW_AFTER seconds, and nothing at all where standard error is no terminal. The line
     is gone when the `with` ends.
     """
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self) -> None:
         self._next = time.monotonic() + SHOW_AFTER if is_terminal(sys.stderr) else float("inf")
         self._shown = False
 
@@ -34,14 +33,14 @@ class Progress:
     ) -> None:
         self.clear()
 
-    def __call__(self, done: int, total: int, what: str | None = None) -> None:
+    def __call__(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
         if now < self._next:
             return
         self._next = now + _EVERY
         share = f" {min(done * 100 // total, 100):3}%" if total else ""
         width = terminal_size(sys.stderr).columns
-        self._write(f"\r\x1b[K{f'{what or self._what} ...{share}'[: width - 1]}")
+        self._write(f"\r\x1b[K{f'{what} ...{share}'[: width - 1]}")
         self._shown = True
 
     def clear(self) -> None:

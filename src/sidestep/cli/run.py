@@ -143,7 +143,7 @@ def _open(plan: Plan) -> Target | int:
 def _start(plan: Plan, target: Target, register: Register, interrupt: Interrupt, stream: TextIO) -> Run:
     """Places the probes and lets a launched command go; whatever fails, the target is left as it was."""
     try:
-        with Progress("placing probes") as progress:
+        with Progress() as progress:
             batch = register(target, progress)
         say_refused(batch, plan)
         run = Run(plan, target, batch, interrupt, stream)
