@@ -130,8 +130,11 @@ def encode(instruction: Instruction, address: int) -> bytes:
 
     Redundant prefixes are dropped, so the length can differ from the original's. ValueError: out of reach.
     """
-    _ENCODER.encode(instruction, address)
-    return _ENCODER.take_buffer()
+    try:
+        _ENCODER.encode(instruction, address)
+    finally:
+        code = _ENCODER.take_buffer()  # also after an error, which leaves a part of the bytes behind
+    return code
 
 
 def text(instruction: Instruction) -> str:

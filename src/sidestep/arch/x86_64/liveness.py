@@ -3,7 +3,7 @@
 The instructions from the probepoint on are followed along every path inside the function. Whatever is not
 known counts as live: at calls, returns, indirect jumps, system calls, the function's end, the patience's end.
 
-Registers that a function must preserve (rbx, rbp, r12 - r15) always count as live, even if the next instruction
+Registers that a function must preserve (rbx, rbp, r12 - r15) always count as live, even if what comes next
 replaces them: an unwinder that starts at a fault in between still needs them. rsp is always live, too.
 """
 

@@ -244,7 +244,7 @@ class Relocator:
             bits = _address_bits(instruction)
             displacement = _stack_displacement(instruction) + _SLOT
             jump.memory_displacement = displacement & (1 << bits) - 1
-            jump.memory_displ_size = 1 if -128 <= displacement <= 127 else 8
+            jump.memory_displ_size = 1 if -128 <= displacement <= 127 else bits // 8
         try:
             self.assembler.emit(jump)
         except ValueError:
