@@ -11,7 +11,9 @@ from operator import add
 
 from sidestep.events.layout import (
     BLOCK_COUNT,
+    BLOCK_ENTRY_SIZE,
     BLOCKS_EXHAUSTED_OFFSET,
+    BLOCKS_OFFSET,
     COUNTERS_OFFSET,
     DATA_SIZE,
     FIRST_FREE_BLOCK,
@@ -31,17 +33,21 @@ class Counters:
     def __init__(self, shared: memoryview) -> None:
         self._shared = shared
         self._cells = shared[COUNTERS_OFFSET:DATA_SIZE].cast("Q")
+        self._entries = shared[BLOCKS_OFFSET : block_offset(BLOCK_COUNT - 1) + BLOCK_ENTRY_SIZE].cast("Q")
         self._lost = shared[LOST_OFFSET : LOST_OFFSET + PROBE_CAPACITY * 8].cast("Q")
         self._retired: dict[int, list[int]] = {}  # pid -> hits by probe index, of blocks that were taken back
 
     def close(self) -> None:
         """Lets go of the mapping."""
         self._cells.release()
+        self._entries.release()
         self._lost.release()
 
     def blocks(self) -> list[tuple[int, BlockEntry]]:
         """The blocks in use, with their numbers; those of threads and processes that have ended, too."""
-        entries = ((block, read_block_entry(self._shared, block)) for block in range(BLOCK_COUNT))
+        # Most entries are zero; asked for each probe, this must not take apart all of them.
+        used = [block for block, word in enumerate(self._entries.tolist()[::2]) if word]
+        entries = ((block, read_block_entry(self._shared, block)) for block in used)
         return [
             (block, entry) for block, entry in entries if entry.kind != KIND_FREE and block != SCRATCH_BLOCK
         ]
