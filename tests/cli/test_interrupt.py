@@ -52,17 +52,6 @@ def test_a_wait_ends_in_time_and_by_a_descriptor() -> None:
         os.close(writer)
 
 
-def test_the_action_is_called_once() -> None:
-    calls: list[str] = []
-    with Interrupt() as interrupt:
-        interrupt.call(lambda: calls.append("first"))
-        send(signal.SIGINT)
-        send(signal.SIGINT)
-        assert calls == ["first"]
-        interrupt.call(lambda: calls.append("late"))
-        assert calls == ["first", "late"]
-
-
 def test_an_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

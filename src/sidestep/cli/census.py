@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,13 @@ from sidestep.cli.options import Format
 from sidestep.cli.output import plural, result_stream, write_json, write_lines, write_table
 from sidestep.cli.progress import Progress
 from sidestep.cli.tables import Column
-from sidestep.errors import Reason, Refusal
+from sidestep.errors import Refusal, reasons
+from sidestep.symbols.printable import clean
 
 if TYPE_CHECKING:
-    from sidestep.symbols.modules import Module
+    from sidestep.safety.census import Census
+    from sidestep.safety.context import ModuleContext
+    from sidestep.symbols.functions import Function
 
 _COLUMNS = (
     Column("INSTRUCTIONS", right=True),
@@ -28,104 +31,91 @@ _COLUMNS = (
 )
 
 
-@dataclass(slots=True)
-class Census:
-    """Verdicts, counted by tactic or reason: of all instructions, and of the entries of functions alone."""
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Verdicts of all instructions, and of the entries of functions alone, counted by tactic or reason."""
 
-    functions: int = 0
-    undecoded: int = 0
-    """Bytes of functions behind something that is no instruction."""
-    instructions: Counter[str | Reason] = field(default_factory=Counter)
-    entries: Counter[str | Reason] = field(default_factory=Counter)
+    census: Census
+    entries: Counter[str]
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
         """Tactics first, then reasons, the most frequent first."""
-        keys = sorted(self.instructions, key=lambda key: (isinstance(key, Reason), -self.instructions[key]))
+        sentences = {reason.name: reason.sentence for reason in reasons()}
+        total, entries = self.census.instructions, self.entries.total()
         return [
             (
-                str(self.instructions[key]),
-                _share(self.instructions[key], self.instructions.total()),
-                str(self.entries[key]),
-                _share(self.entries[key], self.entries.total()),
-                key.name if isinstance(key, Reason) else key,
-                key.sentence if isinstance(key, Reason) else "",
+                str(number),
+                _share(number, total),
+                str(self.entries[name]),
+                _share(self.entries[name], entries),
+                name,
+                sentences.get(name, ""),
             )
-            for key in keys
+            for counts in (self.census.tactics, self.census.refusals)
+            for name, number in counts.most_common()
         ]
 
     @property
+    def last_line(self) -> str:
+        census = self.census
+        placed = sum(number for name, number in self.entries.items() if name in census.tactics)
+        every = (
+            f"{_share(census.placed, census.instructions)} of {plural(census.instructions, 'instruction')}"
+        )
+        entry = f"{_share(placed, self.entries.total())} of {plural(self.entries.total(), 'function')}"
+        return f"{every} and the entries of {entry} can be probed"
+
+    @property
     def fields(self) -> dict[str, Any]:
+        census = self.census
         return {
             "type": "census",
-            "functions": self.functions,
-            "undecoded": self.undecoded,
-            "instructions": _split(self.instructions),
-            "entries": _split(self.entries),
+            "functions": census.functions,
+            "instructions": census.instructions,
+            "undecodable": census.undecodable,
+            "by_method": dict(census.tactics.most_common()),
+            "by_reason": dict(census.refusals.most_common()),
+            "entries": dict(self.entries.most_common()),
+            "examples": {name: clean(example) for name, example in census.examples.items()},
         }
 
 
 def report_all(file: Path, format: Format) -> None:
     """Counts and writes. May take a minute for a large file: says how far it is."""
-    module = open_file(file).modules[0]
     with Progress() as progress:
-        census = take(module, progress)
+        result = count_all(file, progress)
     with result_stream(None, launched=False) as stream:
         if format is Format.JSON:
-            write_json(stream, [{"file": str(file), **census.fields}])
-            return
-        write_table(stream, _COLUMNS, census.rows)
-        probed = sum(number for key, number in census.instructions.items() if isinstance(key, str))
-        total = census.instructions.total()
-        counted = f"{total:,} instructions in {plural(census.functions, 'function')}"
-        write_lines(stream, [f"{_share(probed, total)} of {counted} can be probed"])
+            write_json(stream, [{"file": str(file), **result.fields}])
+        else:
+            write_table(stream, _COLUMNS, result.rows)
+            write_lines(stream, [result.last_line])
 
 
-def take(module: Module, progress: Progress) -> Census:
+def count_all(file: Path, progress: Progress) -> Result:
+    from sidestep.safety.census import take_census
     from sidestep.safety.context import ModuleContext
+
+    def searching(done: int, size: int) -> None:
+        progress("reading code", done, size)
+
+    module = open_file(file).modules[0]
+    functions = [function for function in module.functions.all() if function.end > function.start]
+    context = ModuleContext(
+        module.elf, module.functions, name=module.name, probes=1 << 20, progress=searching
+    )
+    census = take_census(context, functions, lambda done: progress("judging", done, len(functions)))
+    return Result(census, _entries(context, functions))
+
+
+def _entries(context: ModuleContext, functions: Iterable[Function]) -> Counter[str]:
     from sidestep.safety.verdict import verdicts
 
-    def searching(done: int, total: int) -> None:
-        progress("reading code", done, total)
-
-    census = Census()
-    context = ModuleContext(module.elf, module.functions, name=module.name, probes=1 << 20, progress=searching)
-    functions = list(_distinct(module))
-    for number, (start, end) in enumerate(functions):
-        progress("judging functions", number, len(functions))
-        addresses, reach = _instructions(module, start, end)
-        census.functions += 1
-        census.undecoded += end - reach
-        for address, verdict in zip(addresses, verdicts(context, addresses), strict=True):
-            key = verdict.reason if isinstance(verdict, Refusal) else verdict.tactic
-            census.instructions[key] += 1
-            if address == start:
-                census.entries[key] += 1
-    return census
-
-
-def _distinct(module: Module) -> Iterator[tuple[int, int]]:
-    """The bytes of all functions, each byte once: where functions lie in each other, the outer one counts."""
-    reach = 0
-    for function in module.functions.all():
-        if function.start >= reach and function.end > function.start:
-            yield function.start, function.end
-            reach = function.end
-
-
-def _instructions(module: Module, start: int, end: int) -> tuple[list[int], int]:
-    """The addresses of a function's instructions, and where they end."""
-    from sidestep.arch.x86_64.insn import boundaries, decode
-
-    *addresses, reach = boundaries(decode(module.elf.read(start, end - start), start)) or [start]
-    return addresses, reach
-
-
-def _split(counts: Counter[str | Reason]) -> dict[str, dict[str, int]]:
-    return {
-        "by_method": {key: number for key, number in counts.most_common() if isinstance(key, str)},
-        "by_reason": {key.name: number for key, number in counts.most_common() if isinstance(key, Reason)},
-    }
+    starts = [function.start for function in functions if not function.is_part]
+    return Counter(
+        each.reason.name if isinstance(each, Refusal) else each.tactic for each in verdicts(context, starts)
+    )
 
 
 def _share(part: int, total: int) -> str:

@@ -41,8 +41,9 @@ class Figure:
     lost: int
 
     @classmethod
-    def read(cls, probe: Kprobe) -> Figure:
-        return cls(probe, probe.hits, probe.matched, probe.nmissed, probe.lost)
+    def read(cls, probe: Kprobe, *, filtered: bool) -> Figure:
+        hits = probe.hits
+        return cls(probe, hits, probe.matched if filtered else hits, probe.nmissed, probe.lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Figures:
 
     @classmethod
     def read(cls, probes: Sequence[Kprobe], *, filtered: bool) -> Figures:
-        return cls([Figure.read(probe) for probe in probes], filtered)
+        return cls([Figure.read(probe, filtered=filtered) for probe in probes], filtered)
 
     @property
     def total(self) -> int:

@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
@@ -27,7 +26,6 @@ class Interrupt:
     def __init__(self) -> None:
         self.signal: int | None = None
         self.count = 0
-        self._on_signal: Callable[[], None] | None = None
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupt:
@@ -48,12 +46,6 @@ class Interrupt:
     def requested(self) -> bool:
         """Whether the run shall end."""
         return self.signal is not None
-
-    def call(self, action: Callable[[], None] | None) -> None:
-        """The first signal is to call `action` too (None: nothing any more); at once if it has come."""
-        self._on_signal = action
-        if action is not None and self.requested:
-            action()
 
     def wait(self, seconds: float | None, *descriptors: int) -> bool:
         """Sleeps until a signal has come (then True), a descriptor is readable, or the time is over."""
@@ -79,5 +71,3 @@ class Interrupt:
         self.signal = number
         with contextlib.suppress(BlockingIOError):
             os.write(self._writer, b"\0")
-        if self._on_signal is not None:
-            self._on_signal()

@@ -95,13 +95,10 @@ app = Application(
     context_settings=SETTINGS,
 )
 app.callback()(_options)
-for name, command in {
-    "trace": trace.trace,
-    "count": count.count,
-    "funcs": funcs.funcs,
-    "check": check.check,
-    "list": list_command.list_probes,
-    "clean": clean.clean,
-    "demo": demo.demo,
-}.items():
-    app.command(name, context_settings=SETTINGS)(command)
+app.command("trace", context_settings=SETTINGS)(trace.trace)
+app.command("count", context_settings=SETTINGS)(count.count)
+app.command("funcs", context_settings=SETTINGS)(funcs.funcs)
+app.command("check", context_settings=SETTINGS)(check.check)
+app.command("list", context_settings=SETTINGS)(list_command.list_probes)
+app.command("clean", context_settings=SETTINGS)(clean.clean)
+app.command("demo", context_settings=SETTINGS)(demo.demo)

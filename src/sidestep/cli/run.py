@@ -21,7 +21,7 @@ from sidestep.cli.interrupt import Interrupt
 from sidestep.cli.options import Choice, Format, UsageError
 from sidestep.cli.output import OutputClosedError, plural, result_stream, say
 from sidestep.cli.progress import Progress
-from sidestep.errors import SidestepError
+from sidestep.errors import PROCESS_GONE, SidestepError, TargetError
 
 if TYPE_CHECKING:
     from sidestep.session import Batch, Exit, Target
@@ -150,17 +150,23 @@ def _start(plan: Plan, target: Target, register: Register, interrupt: Interrupt,
         if plan.choice.launched:
             target.resume()
         return run
-    except BaseException:
+    except BaseException as error:
+        gone = isinstance(error, OSError) and not target.alive
         _abandon(target, launched=plan.choice.launched)
+        if gone:
+            raise TargetError(f"process {target.pid}", PROCESS_GONE) from error
         raise
 
 
 def _abandon(target: Target, *, launched: bool) -> None:
     """Ends a launched command, which has not run yet; leaves a process that was attached to."""
-    with contextlib.suppress(SidestepError, OSError):
-        if launched:
+    if launched:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(target.pid, signal.SIGKILL)
+    with contextlib.suppress(SidestepError, OSError):
         target.detach()
+    if launched:
+        target.wait(1.0)
 
 
 def _watch_and_restore(run: Run, watch: Watch) -> SidestepError | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,7 @@ from sidestep.cli.options import (
 )
 from sidestep.cli.output import reader_may_leave, write_lines, write_table
 from sidestep.cli.run import Ending, Plan, Run, execute
+from sidestep.errors import SidestepError
 
 if TYPE_CHECKING:
     from sidestep.cli.progress import Progress
@@ -103,26 +105,35 @@ def run_trace(plan: Plan, *, stack: int = 0, string_limit: int = 256) -> int:
 def _watch(run: Run) -> Ending:
     """Writes events until the run should end; they wait for _TURN at most, to be written together."""
     sink = make_sink(run)
-    run.interrupt.call(run.target.stop_events)
     written = 0
-    try:
-        while True:
-            held: list[Event] = []
-            for event in run.target.events(timeout=run.left(_TURN)):
-                held.append(event)
-                if run.plan.limit is not None and written + len(held) >= run.plan.limit:
-                    break
-                if len(held) >= _MOST_HELD:
-                    _write(run, sink, held)
-                    written += len(held)
-                    held = []
+    while True:
+        written += _take(run, sink, run.left(_TURN), written)
+        ending = run.ending(written)
+        if ending is not None:
+            break
+    if ending in ("signal", "duration"):
+        # What was hit until the probes are out is shown, too: hits, events and losses agree.
+        with contextlib.suppress(SidestepError):
+            run.target.enabled = False
+        _take(run, sink, 0.0, written)
+    return ending
+
+
+def _take(run: Run, sink: Sink, seconds: float, before: int) -> int:
+    """Writes what comes in that time, up to the limit, `before` events of which were written already."""
+    limit = run.plan.limit
+    held: list[Event] = []
+    number = 0
+    for event in run.target.events(timeout=seconds):
+        held.append(event)
+        number += 1
+        if limit is not None and before + number >= limit:
+            break
+        if len(held) >= _MOST_HELD:
             _write(run, sink, held)
-            written += len(held)
-            ending = run.ending(written)
-            if ending is not None:
-                return ending
-    finally:
-        run.interrupt.call(None)
+            held.clear()
+    _write(run, sink, held)
+    return number
 
 
 def make_sink(run: Run) -> Sink:
