@@ -1,9 +1,9 @@
-"""Kprobes for running programs: break into any instruction of a process, see what it does, leave it as it was."""
+"""Kprobes for running programs: break into any instruction of a process, see what it does, leave it as it
+was."""
 
 from sidestep.errors import ProbeError, ProbeSyntaxError, SidestepError, TargetError
-from sidestep.kprobes.listing import sessions_text
 from sidestep.probes import Count, Kprobe, Record
-from sidestep.session import Batch, Target, attach, launch
+from sidestep.session import Batch, Target, attach, launch, sessions_text
 from sidestep.spec import parse
 from sidestep.target.process.remains import clean
 

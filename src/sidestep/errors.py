@@ -35,66 +35,171 @@ def reasons() -> tuple[Reason, ...]:
 
 
 # The target process
-NO_SUCH_PROCESS = _reason("no-such-process", "no such process", "`pgrep -l NAME` lists processes", errno.ESRCH)
-SEVERAL_PROCESSES = _reason("several-processes", "several processes have that name", "give one of the pids", errno.EINVAL)
-NO_PERMISSION = _reason("no-permission", "not allowed to trace this process",
-                        "run as its user or as root (CAP_SYS_PTRACE), or launch it with `-- CMD`", errno.EPERM)
-ALREADY_TRACED = _reason("already-traced", "another process is tracing it", "end that debugger or tracer first", errno.EBUSY)
-ZOMBIE = _reason("zombie", "the process has exited and waits for its parent", "nothing is left to probe", errno.ESRCH)
-KERNEL_THREAD = _reason("kernel-thread", "this is a kernel thread, it has no user code", "probe it with the kernel's own kprobes",
-                        errno.EINVAL)
-NOT_64_BIT = _reason("32-bit", "the process does not run x86-64 code", "only 64-bit processes can be probed", errno.ENOEXEC)
+NO_SUCH_PROCESS = _reason(
+    "no-such-process", "no such process", "`pgrep -l NAME` lists processes", errno.ESRCH
+)
+SEVERAL_PROCESSES = _reason(
+    "several-processes", "several processes have that name", "give one of the pids", errno.EINVAL
+)
+NO_PERMISSION = _reason(
+    "no-permission",
+    "not allowed to trace this process",
+    "run as its user or as root (CAP_SYS_PTRACE), or launch it with `-- CMD`",
+    errno.EPERM,
+)
+ALREADY_TRACED = _reason(
+    "already-traced", "another process is tracing it", "end that debugger or tracer first", errno.EBUSY
+)
+ZOMBIE = _reason(
+    "zombie", "the process has exited and waits for its parent", "nothing is left to probe", errno.ESRCH
+)
+KERNEL_THREAD = _reason(
+    "kernel-thread",
+    "this is a kernel thread, it has no user code",
+    "probe it with the kernel's own kprobes",
+    errno.EINVAL,
+)
+NOT_64_BIT = _reason(
+    "32-bit", "the process does not run x86-64 code", "only 64-bit processes can be probed", errno.ENOEXEC
+)
 PROCESS_GONE = _reason("process-gone", "the process went away", "", errno.ESRCH)
-SECCOMP = _reason("seccomp", "the process filters its system calls (seccomp)",
-                  "a filter may kill it for a call that probing needs", errno.EPERM)
-THREAD_STUCK = _reason("thread-stuck", "a thread could not be stopped", "it sleeps in the kernel without interruption: try again later",
-                       errno.EBUSY)
-NO_GADGET = _reason("no-syscall-instruction", "no safe place to run a system call was found in the process",
-                    "its programs hold no system call with a return behind it", errno.ENOSYS)
-NO_STACK = _reason("no-stack", "no thread has a stack with room for a signal frame", "try again at another moment", errno.ENOMEM)
+SECCOMP = _reason(
+    "seccomp",
+    "the process filters its system calls (seccomp)",
+    "a filter may kill it for a call that probing needs",
+    errno.EPERM,
+)
+THREAD_STUCK = _reason(
+    "thread-stuck",
+    "a thread could not be stopped",
+    "it sleeps in the kernel without interruption: try again later",
+    errno.EBUSY,
+)
+NO_GADGET = _reason(
+    "no-syscall-instruction",
+    "no safe place to run a system call was found in the process",
+    "its programs hold no system call with a return behind it",
+    errno.ENOSYS,
+)
+NO_STACK = _reason(
+    "no-stack",
+    "no thread has a stack with room for a signal frame",
+    "try again at another moment",
+    errno.ENOMEM,
+)
 NO_SPACE_NEAR = _reason("no-space-near", "no free address space within 2 GiB of the code", "", errno.ENOMEM)
 REMOTE_CALL_FAILED = _reason("remote-call-failed", "a system call inside the process failed", "", errno.EIO)
-OTHER_SESSION = _reason("other-session", "another controller is probing this process",
-                        "end that one first, or `sidestep clean` if it is dead", errno.EBUSY)
+OTHER_SESSION = _reason(
+    "other-session",
+    "another controller is probing this process",
+    "end that one first, or `sidestep clean` if it is dead",
+    errno.EBUSY,
+)
 
 # Files and symbols
 ELF_MALFORMED = _reason("elf-malformed", "this is not a usable ELF file", "", errno.ENOEXEC)
 NO_SUCH_MODULE = _reason("no-such-module", "no loaded module has that name", "", errno.ENOENT)
-NO_SUCH_SYMBOL = _reason("no-such-symbol", "no function has that name", "`sidestep funcs -p PID 'MODULE:GLOB'` lists them", errno.ENOENT)
-AMBIGUOUS = _reason("ambiguous", "the name stands for several functions", "name one of them exactly", errno.EINVAL)
+NO_SUCH_SYMBOL = _reason(
+    "no-such-symbol",
+    "no function has that name",
+    "`sidestep funcs -p PID 'MODULE:GLOB'` lists them",
+    errno.ENOENT,
+)
+AMBIGUOUS = _reason(
+    "ambiguous", "the name stands for several functions", "name one of them exactly", errno.EINVAL
+)
 OFFSET_OUTSIDE = _reason("offset-outside", "the offset lies outside the function", "", errno.EINVAL)
-IFUNC_UNRESOLVED = _reason("ifunc-unresolved", "the function has several variants and none was chosen yet",
-                           "probe the variant by its own name, or try again when it was called", errno.EAGAIN)
-NOT_IN_TEXT = _reason("not-in-text", "the address is not in executable code of a loaded file", "", errno.EFAULT)
+IFUNC_UNRESOLVED = _reason(
+    "ifunc-unresolved",
+    "the function has several variants and none was chosen yet",
+    "probe the variant by its own name, or try again when it was called",
+    errno.EAGAIN,
+)
+NOT_IN_TEXT = _reason(
+    "not-in-text", "the address is not in executable code of a loaded file", "", errno.EFAULT
+)
 
 # Placement of a probe
-NOT_A_BOUNDARY = _reason("not-a-boundary", "the address is inside an instruction", "use the start of the instruction", errno.EILSEQ)
-NOT_DECODABLE = _reason("not-decodable", "the function has bytes that are no known instruction", "", errno.EILSEQ)
-NOT_RELOCATABLE = _reason("not-relocatable", "an instruction cannot run at another address", "probe another instruction", errno.EOPNOTSUPP)
-TOO_SHORT = _reason("too-short", "there are not five bytes for a jump before the function ends", "probe another instruction", errno.ENOSPC)
-JUMP_INTO_REGION = _reason("jump-into-region", "code jumps into the bytes that the jump would cover", "probe another instruction",
-                           errno.EBUSY)
-INDIRECT_JUMP = _reason("indirect-jump", "a computed jump in the function may lead into the bytes that the jump would cover",
-                        "probe another instruction", errno.EBUSY)
-CALL_IN_REGION = _reason("call-in-region", "a call stands inside the bytes that the jump would cover", "probe another instruction",
-                         errno.EBUSY)
-LANDING_PAD = _reason("landing-pad", "an exception handler starts inside the bytes that the jump would cover",
-                      "probe another instruction", errno.EBUSY)
-SAVED_IP = _reason("saved-ip", "a thread will return into the bytes that the jump would cover", "try again at another moment", errno.EAGAIN)
-MAY_FAULT = _reason("may-fault", "an instruction may fault and the program handles faults itself", "probe another instruction",
-                    errno.EBUSY)
-CROSSES_PAGE = _reason("crosses-page", "the jump would lie across two pages and could not be written in one step",
-                       "probe another instruction", errno.EBUSY)
-FOREIGN_BREAKPOINT = _reason("foreign-breakpoint", "somebody else has changed the code here", "end that debugger or tracer first", errno.EBUSY)
+NOT_A_BOUNDARY = _reason(
+    "not-a-boundary", "the address is inside an instruction", "use the start of the instruction", errno.EILSEQ
+)
+NOT_DECODABLE = _reason(
+    "not-decodable", "the function has bytes that are no known instruction", "", errno.EILSEQ
+)
+UNREACHABLE = _reason("unreachable", "nothing leads to this code, it may be data", "", errno.EILSEQ)
+NOT_RELOCATABLE = _reason(
+    "not-relocatable",
+    "an instruction cannot run at another address",
+    "probe another instruction",
+    errno.EOPNOTSUPP,
+)
+TOO_SHORT = _reason(
+    "too-short",
+    "there are not five bytes for a jump before the function ends",
+    "probe another instruction",
+    errno.ENOSPC,
+)
+JUMP_INTO_REGION = _reason(
+    "jump-into-region",
+    "code jumps into the bytes that the jump would cover",
+    "probe another instruction",
+    errno.EBUSY,
+)
+INDIRECT_JUMP = _reason(
+    "indirect-jump",
+    "a computed jump in the function may lead into the bytes that the jump would cover",
+    "probe another instruction",
+    errno.EBUSY,
+)
+CALL_IN_REGION = _reason(
+    "call-in-region",
+    "a call stands inside the bytes that the jump would cover",
+    "probe another instruction",
+    errno.EBUSY,
+)
+LANDING_PAD = _reason(
+    "landing-pad",
+    "an exception handler starts inside the bytes that the jump would cover",
+    "probe another instruction",
+    errno.EBUSY,
+)
+SAVED_IP = _reason(
+    "saved-ip",
+    "a thread will return into the bytes that the jump would cover",
+    "try again at another moment",
+    errno.EAGAIN,
+)
+MAY_FAULT = _reason(
+    "may-fault",
+    "an instruction may fault and the program handles faults itself",
+    "probe another instruction",
+    errno.EBUSY,
+)
+CROSSES_PAGE = _reason(
+    "crosses-page",
+    "the jump would lie across two pages and could not be written in one step",
+    "probe another instruction",
+    errno.EBUSY,
+)
+FOREIGN_BREAKPOINT = _reason(
+    "foreign-breakpoint",
+    "somebody else has changed the code here",
+    "end that debugger or tracer first",
+    errno.EBUSY,
+)
 FOREIGN_BYTES = _reason("foreign-bytes", "the code in memory is not the code of the file", "", errno.EBUSY)
 BLACKLISTED = _reason("blacklisted", "probing this code is not allowed", "", errno.EINVAL)
-SHARED_TEXT = _reason("shared-text", "the code is mapped shared, a change could reach the file", "", errno.EACCES)
+SHARED_TEXT = _reason(
+    "shared-text", "the code is mapped shared, a change could reach the file", "", errno.EACCES
+)
 
 # Probe objects
 ALREADY_REGISTERED = _reason("already-registered", "this probe is registered already", "", errno.EINVAL)
 NOT_REGISTERED = _reason("not-registered", "this probe is not registered", "", errno.EINVAL)
 NOT_SUPPORTED = _reason("not-supported", "this is not supported", "", errno.EOPNOTSUPP)
-NOTHING_MATCHED = _reason("nothing-matched", "no function matched", "`sidestep funcs -p PID GLOB` lists functions", errno.ENOENT)
+NOTHING_MATCHED = _reason(
+    "nothing-matched", "no function matched", "`sidestep funcs -p PID GLOB` lists functions", errno.ENOENT
+)
 TOO_MANY_PROBES = _reason("too-many-probes", "the session has no room for more probes", "", errno.ENOSPC)
 
 

@@ -11,8 +11,8 @@ from sidestep.errors import TargetError
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """One line of /proc/PID/maps. `path` may be a file, `[heap]`-like, or empty; bytes that are no UTF-8 are kept
-    as surrogates, so that the path can be opened."""
+    """One line of /proc/PID/maps. `path` may be a file, `[heap]`-like, or empty; bytes that are no UTF-8 are
+    kept as surrogates, so that the path can be opened."""
 
     start: int
     end: int
@@ -39,7 +39,8 @@ def read_maps(pid: int) -> list[Mapping]:
 
 
 def parse_maps(raw: bytes) -> list[Mapping]:
-    """Lines that do not have the kernel's form are skipped (there are none; a path cannot hold a newline unescaped)."""
+    """Lines that do not have the kernel's form are skipped (there are none; a path cannot hold a newline
+    unescaped)."""
     mappings: list[Mapping] = []
     for line in raw.split(b"\n"):
         fields = line.split(None, 5)

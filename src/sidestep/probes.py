@@ -22,8 +22,8 @@ class Count:
 class Record:
     """The built-in action that records an event: the fields and the condition of a probe text.
 
-    `string_limit` is in bytes; `stack_depth` counts frames (0: no backtrace). `tid` and `comm` restrict the hits
-    that are recorded, not those that are counted.
+    `string_limit` is in bytes; `stack_depth` counts frames (0: no backtrace). `tid` and `comm` restrict the
+    hits that are recorded, not those that are counted.
     """
 
     spec: ProbeSpec
@@ -45,8 +45,9 @@ class Live(Protocol):
 class Kprobe:
     """A probe on one instruction.
 
-    Say where by `where` ("[MODULE:]SYMBOL[+OFFSET]" or "[MODULE:]0xOFFSET"), or by `symbol_name`, `offset` and
-    `module`, or by `addr` (a run-time address); exactly one of these. Without an `action` its hits are counted.
+    Say where by `where` ("[MODULE:]SYMBOL[+OFFSET]" or "[MODULE:]0xOFFSET"), or by `symbol_name`, `offset`
+    and `module`, or by `addr` (a run-time address); exactly one of these. Without an `action` its hits are
+    counted.
     """
 
     def __init__(
@@ -101,7 +102,8 @@ class Kprobe:
 
     @property
     def hits_by_pid(self) -> dict[int, int]:
-        """Hits by process: the target and the children it forked. Pid 0: hits whose process could not be noted."""
+        """Hits by process: the target and the children it forked. Pid 0: hits whose process could not be
+        noted."""
         return self._live.hits_by_pid() if self._live else dict(self._final[0])
 
     @property

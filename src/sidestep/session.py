@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
 from sidestep import errors
 from sidestep.errors import ProbeError, Refusal, SidestepError, TargetError
 from sidestep.events.decode import Event
-from sidestep.events.record import EventProgram
+from sidestep.kprobes.listing import line as list_line
 from sidestep.kprobes.listing import list_probes
 from sidestep.kprobes.manager import KprobeManager, Progress, Refused, Request
 from sidestep.kprobes.places import Places
@@ -27,13 +27,15 @@ from sidestep.target.process import procfs, remains
 from sidestep.target.process.engine import InlineEngine, cpu_count
 from sidestep.target.process.memory import ProcessMemory
 
+Exit = linux.Exit
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What one call registered: the probes, and with globs what was refused."""
 
-    probes: list[Kprobe]
-    refused: list[Refused]
+    probes: Sequence[Kprobe]
+    refused: Sequence[Refused]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +61,12 @@ class Target:
         self._registry = Registry()
         self._places = Places(process, self._registry)
         self._manager: KprobeManager | None = None
+        self._engine: InlineEngine | None = None
         self._stream: EventStream | None = None
         self._ring_size = ring_size
         self._loaded = not process.held
         self._detached = False
-        self._left_over: list[Event] = []
+        self._left_over: Sequence[Event] = []
         self._places.refresh()
         atexit.register(self.detach)
 
@@ -96,17 +99,17 @@ class Target:
         return self.process.memory
 
     @property
-    def threads(self) -> list[int]:
+    def threads(self) -> Sequence[int]:
         """The thread ids."""
         return procfs.threads(self.pid)
 
     @property
-    def modules(self) -> list[Module]:
+    def modules(self) -> Sequence[Module]:
         """What is loaded, the main program first."""
         return self._places.refresh()
 
     @property
-    def probes(self) -> list[Kprobe]:
+    def probes(self) -> Sequence[Kprobe]:
         """The registered probes, in the order of registration."""
         return [placed.probe for placed in self._registry]
 
@@ -115,7 +118,8 @@ class Target:
         self.process.resume()
 
     def wait(self, timeout: float | None = None) -> linux.Exit | None:
-        """Wait for the end of the process; None when `timeout` seconds are over first. A launched one is let go."""
+        """Wait for the end of the process; None when `timeout` seconds are over first. A launched one is let
+        go."""
         self.resume()
         return self.process.wait(timeout)
 
@@ -131,13 +135,13 @@ class Target:
         """`malloc+0x4` for a run-time address."""
         return self._places.symbolizer.name(address)
 
-    def functions(self, glob: str) -> list[Location]:
+    def functions(self, glob: str) -> Sequence[Location]:
         """The functions that `[MODULE:]GLOB` matches in all modules; raises ProbeError when there is none."""
         self._load()
         self._places.refresh()
         return self._places.find(parse_where(glob), everywhere=True)
 
-    def check(self, text: str) -> list[Checked]:
+    def check(self, text: str) -> Sequence[Checked]:
         """How the probes of a probe text would be placed, without placing them."""
         self._load()
         self._places.expect(1)
@@ -189,8 +193,11 @@ class Target:
         comm: str | None = None,
         progress: Progress | None = None,
     ) -> Batch:
-        """Count the hits of probes. Globs take all that can be placed; a named probe that is refused raises."""
-        return self._register(texts, emit=False, tid=tid, comm=comm, stack=0, string_limit=256, progress=progress)
+        """Count the hits of probes. Globs take all that can be placed; a named probe that is refused
+        raises."""
+        return self._register(
+            texts, emit=False, tid=tid, comm=comm, stack=0, string_limit=256, progress=progress
+        )
 
     def trace(
         self,
@@ -203,7 +210,8 @@ class Target:
     ) -> Batch:
         """Record an event at each hit, as `sidestep trace` does; `events()` yields them.
 
-        `stack` is the most frames of a backtrace with each event (by frame pointers); `string_limit` is in bytes.
+        `stack` is the most frames of a backtrace with each event (by frame pointers); `string_limit` is in
+        bytes.
         """
         self._open_stream()
         return self._register(
@@ -222,9 +230,11 @@ class Target:
         progress: Progress | None,
     ) -> Batch:
         manager = self._prepared()
-        self._places.progress = None if progress is None else lambda done, size: progress("reading code", done, size)
-        named: list[Request] = []
-        globbed: list[Request] = []
+        self._places.progress = (
+            None if progress is None else lambda done, size: progress("reading code", done, size)
+        )
+        named: MutableSequence[Request] = []
+        globbed: MutableSequence[Request] = []
         for text in texts:
             spec = parse(text) if isinstance(text, str) else text
             if spec.kind == "r":
@@ -234,7 +244,7 @@ class Target:
             found = self._find(spec)
             requests = [Request(Kprobe(spec.where, action=None if plain else action), each) for each in found]
             (globbed if spec.where.is_glob or len(found) > 1 else named).extend(requests)
-        refused: list[Refused] = []
+        refused: Sequence[Refused] = []
         if named:
             manager.register(named, progress=progress)
         try:
@@ -245,16 +255,18 @@ class Target:
             raise
         probes = [request.probe for request in (*named, *globbed) if request.probe.registered]
         if not probes:
-            counts = f"{len(refused)} refused, the first: {refused[0].probe}: {refused[0].refusal.reason.sentence}"
+            counts = (
+                f"{len(refused)} refused, the first: {refused[0].probe}: {refused[0].refusal.reason.sentence}"
+            )
             raise ProbeError(" ".join(str(text) for text in texts), errors.NOTHING_MATCHED, counts)
         return Batch(probes, refused)
 
-    def _find(self, spec: ProbeSpec) -> list[Location]:
+    def _find(self, spec: ProbeSpec) -> Sequence[Location]:
         """Locations without duplicates: aliases of one function are one probe."""
         found: dict[int, Location] = {}
         for location in self._places.find(spec.where, everywhere=spec.where.is_glob):
             found.setdefault(location.address, location)
-        return list(found.values())
+        return [*found.values()]
 
     def _prepared(self) -> KprobeManager:
         """The manager; at the first use memory of ours is put into the process."""
@@ -266,13 +278,14 @@ class Target:
             for session in remains.sessions(self.pid):
                 if not session.controller_alive:
                     remains.clean(self.pid)
-            engine = InlineEngine(self.process, self._places.variable)
+            engine = self._engine = InlineEngine(self.process, self._places.variable)
             self._places.forbidden = lambda: [engine.shared.span, *engine.space.spans]
             self._manager = KprobeManager(engine, self._places, self._registry)
         return self._manager
 
     def _load(self) -> None:
-        """Run a launched program until its libraries are mapped and relocated; their constructors come later."""
+        """Run a launched program until its libraries are mapped and relocated; their constructors come
+        later."""
         if self._loaded:
             return
         self._loaded = True
@@ -281,29 +294,28 @@ class Target:
         if main.elf.interpreter is None:
             return
         if not self.process.run_until(lambda: is_loaded(main, read)):
-            raise TargetError(f"process {self.pid}", errors.PROCESS_GONE, "it ended before its program started")
+            raise TargetError(
+                f"process {self.pid}", errors.PROCESS_GONE, "it ended before its program started"
+            )
 
     # Events
 
     def _open_stream(self) -> EventStream:
         manager = self._prepared()
         if self._stream is None:
-            rings = manager.engine.open_rings(self._ring_size)
-            stream = EventStream(
-                memoryview(rings.view), cpu_count(), manager.engine.ring_size, lambda a: self.symbolize(a)
-            )
-
-            def add(program: EventProgram) -> None:
-                stream.add(program)
-
-            manager.on_event_added, manager.on_events_gone = add, stream.remove
+            assert self._engine is not None
+            rings = self._engine.open_rings(self._ring_size)
+            stream = EventStream(memoryview(rings.view), cpu_count(), self._engine.ring_size, self.symbolize)
+            manager.on_event_added, manager.on_events_gone = stream.add, stream.remove
             self._stream = stream
         return self._stream
 
     def events(self, timeout: float | None = None) -> Iterator[Event]:
-        """The events of `trace()`, by time; ends after `timeout` seconds, at the target's end, or at `stop_events()`.
+        """The events of `trace()`, by time; ends after `timeout` seconds, at the target's end, or at
+        `stop_events()`.
 
-        A launched process is let go at the first event that is asked for. After `detach()` it yields what was left.
+        A launched process is let go at the first event that is asked for. After `detach()` it yields what
+        was left.
         """
         if self._detached:
             yield from self._left_over
@@ -333,7 +345,7 @@ class Target:
             return
         self._detached = True
         atexit.unregister(self.detach)
-        problems: list[str] = []
+        problems: Sequence[str] = []
         try:
             if self._manager is not None:
                 problems = self._manager.remove_all()
@@ -350,8 +362,8 @@ class Target:
 def attach(target: int | str, *, allow_seccomp: bool = False, ring_size: int | None = None) -> Target:
     """A running process by pid or name. What a dead controller left in it is taken out first.
 
-    Raises TargetError: no such process, several of that name, not permitted, traced by somebody else, and so on.
-    `ring_size` is in bytes, for each CPU.
+    Raises TargetError: no such process, several of that name, not permitted, traced by somebody else, and so
+    on. `ring_size` is in bytes, for each CPU.
     """
     pid = target if isinstance(target, int) else int(target) if target.isdigit() else procfs.find(target)
     process = linux.attach(pid, allow_seccomp=allow_seccomp)
@@ -386,3 +398,17 @@ def launch(
     environment = None if env is None else dict(env)
     process = linux.launch(arguments, env=environment, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
     return Target(process, ring_size=ring_size)
+
+
+def sessions_text(pid: int) -> str:
+    """The probes of all sessions in a process, whoever made them; raises TargetError."""
+    procfs.check_attachable(pid, allow_seccomp=True)
+    lines: list[str] = []
+    for session in remains.sessions(pid):
+        controller = session.header.controller_pid
+        state = "" if session.controller_alive else ", which is dead: `sidestep clean` removes its probes"
+        lines.append(f"# controller {controller}{state}")
+        for record in sorted(session.records, key=lambda record: record.address):
+            module, _, symbol = record.name.partition(":")
+            lines.append(list_line(record.address, "k", symbol, module, ["OPTIMIZED"]))
+    return "\n".join(lines)

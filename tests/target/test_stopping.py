@@ -1,4 +1,5 @@
-"""Stopping a process, running system calls in it, and what happens when the controller is killed meanwhile."""
+"""Stopping a process, running system calls in it, and what happens when the controller is killed
+meanwhile."""
 
 from __future__ import annotations
 
@@ -72,7 +73,9 @@ def test_a_stop_does_not_show_in_system_calls(build: Builder, run: Run, name: st
 
 
 @pytest.mark.parametrize("name", ["vectors", "signals", "threads", "epoll"])
-def test_a_target_survives_the_death_of_a_controller_that_had_stopped_it(build: Builder, run: Run, name: str) -> None:
+def test_a_target_survives_the_death_of_a_controller_that_had_stopped_it(
+    build: Builder, run: Run, name: str
+) -> None:
     bare = run(build(name), "wait")
     running = run(build(name), "wait")
     for each in (bare, running):
@@ -123,7 +126,9 @@ def test_areas_come_and_go_without_a_trace(build: Builder, run: Run) -> None:
     assert areas.processes_that_map(shared.inode) == [running.pid]
     process.memory.write(shared.address, b"hello")
     assert shared.view[:5] == b"hello"
-    process.in_window(lambda window: areas.unmap(window, [shared.span, Range(arena.address, arena.address + arena.size)]))
+    process.in_window(
+        lambda window: areas.unmap(window, [shared.span, Range(arena.address, arena.address + arena.size)])
+    )
     shared.close()
     assert read_maps(running.pid) == before
     process.close()
@@ -141,7 +146,7 @@ def test_a_stopped_process_stays_stopped(build: Builder, run: Run) -> None:
     for _ in range(5):
         assert process.in_window(borrow)[0] == running.pid
     process.close()
-    assert set(procfs.thread_state(running.pid, tid) for tid in procfs.threads(running.pid)) == {"T"}
+    assert {procfs.thread_state(running.pid, tid) for tid in procfs.threads(running.pid)} == {"T"}
     os.kill(running.pid, signal.SIGCONT)
     running.send()
     running.send()
@@ -160,8 +165,10 @@ def test_launch_holds_a_program_before_its_first_instruction() -> None:
     assert not any("libc" in m.path for m in maps)
     process.resume()
     ended = process.wait(10)
-    assert ended is not None and ended.code == 7
-    assert process.child is not None and process.child.stdout is not None
+    assert ended is not None
+    assert ended.code == 7
+    assert process.child is not None
+    assert process.child.stdout is not None
     assert process.child.stdout.read() == b"hello\n"
     process.child.stdout.close()
     process.close()
@@ -192,20 +199,23 @@ def test_what_cannot_be_attached_is_named(build: Builder, run: Run, tmp_path: ob
     zombie.wait()
     running = run(build("threads"), "wait")
     running.expect("ready")
-    tracer = subprocess.Popen(["gdb", "-q", "-p", str(running.pid)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    tracer = subprocess.Popen(
+        ["gdb", "-q", "-p", str(running.pid)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
     while not procfs.read_status(running.pid).tracer:
         time.sleep(0.01)
     with pytest.raises(TargetError) as caught:
         attach(running.pid)
-    assert caught.value.reason is errors.ALREADY_TRACED and str(tracer.pid) in str(caught.value)
+    assert caught.value.reason is errors.ALREADY_TRACED
+    assert str(tracer.pid) in str(caught.value)
     tracer.communicate(b"detach\nquit\n")
     other = subprocess.Popen([build("threads"), "wait"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     with pytest.raises(TargetError) as caught:
-        pid = procfs.find("threads")
-    assert caught.value.reason is errors.SEVERAL_PROCESSES and str(other.pid) in caught.value.detail
+        procfs.find("threads")
+    assert caught.value.reason is errors.SEVERAL_PROCESSES
+    assert str(other.pid) in caught.value.detail
     other.kill()
     other.communicate()
     with pytest.raises(TargetError) as caught:
-        pid = procfs.find("no-such-name")
-        assert pid
+        procfs.find("no-such-name")
     assert caught.value.reason is errors.NO_SUCH_PROCESS

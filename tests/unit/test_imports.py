@@ -28,7 +28,7 @@ PARTS: dict[str, frozenset[str]] = {
     "events.record": TEXT | {"events.layout"},
     "arch": TEXT | SHARED,
     "safety": TEXT | SHARED | {"arch"},
-    "target.base": SMALL,
+    "target.base": SMALL | {"arch"},
     "target": SMALL | SHARED | {"arch", "target.base"},
     "agent": SMALL | SHARED | {"arch", "compiler"},
     "symbols": SMALL | {"spec"},

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from sidestep.events.sinks import escape
 from sidestep.kprobes.registry import Placed
-from sidestep.target.process import procfs, remains
 
 
 def line(address: int, kind: str, symbol: str, module: str, marks: Iterable[str] = ()) -> str:
@@ -25,19 +24,3 @@ def list_probes(placed: Iterable[Placed]) -> str:
         symbol = f"{each.location.symbol}+{each.location.offset:#x}"
         lines.append(line(each.address, "k", symbol, each.location.module.name, marks))
     return "\n".join(lines)
-
-
-def sessions_text(pid: int) -> str:
-    """The probes of all sessions in a process, whoever made them; raises TargetError."""
-    procfs.check_attachable(pid, allow_seccomp=True)
-    lines: list[str] = []
-    for session in remains.sessions(pid):
-        controller = session.header.controller_pid
-        state = "" if session.controller_alive else ", which is dead: `sidestep clean` removes its probes"
-        lines.append(f"# controller {controller}{state}")
-        for record in sorted(session.records, key=lambda record: record.address):
-            module, _, symbol = record.name.partition(":")
-            lines.append(line(record.address, "k", symbol, module, ["OPTIMIZED"]))
-    return "\n".join(lines)
-
-

@@ -1,4 +1,5 @@
-"""Registering and unregistering: from probe objects to changes of the text, and back when something is refused."""
+"""Registering and unregistering: from probe objects to changes of the text, and back when something is
+refused."""
 
 from __future__ import annotations
 
@@ -18,8 +19,7 @@ from sidestep.kprobes.registry import Placed, Plan, Registry
 from sidestep.probes import Kprobe, Record
 from sidestep.safety.region import Placement
 from sidestep.symbols.resolve import Location
-from sidestep.target.base import Change, Detour, Label
-from sidestep.target.process.engine import InlineEngine
+from sidestep.target.base import Change, Detour, Engine, Label
 
 Progress = Callable[[str, int, int], None]
 ROOM_FOR_BUFFER = 160  # bytes of a usual buffer, to make one arena for a whole batch
@@ -45,9 +45,9 @@ class Request:
 class KprobeManager:
     """The probes of one target. Everything may be called from any thread; calls are serialised."""
 
-    def __init__(self, engine: InlineEngine, places: Places, registry: Registry) -> None:
+    def __init__(self, engine: Engine, places: Places, registry: Registry) -> None:
         self.engine, self.places, self.registry = engine, places, registry
-        self._view = memoryview(engine.shared.view)
+        self._view = memoryview(engine.view)
         self.counters = Counters(self._view)
         self.on_event_added: Callable[[EventProgram], None] = lambda program: None
         self.on_events_gone: Callable[[Sequence[int]], None] = lambda indexes: None
@@ -57,7 +57,9 @@ class KprobeManager:
 
     # Registration
 
-    def register(self, requests: Sequence[Request], *, partly: bool = False, progress: Progress | None = None) -> list[Refused]:
+    def register(
+        self, requests: Sequence[Request], *, partly: bool = False, progress: Progress | None = None
+    ) -> list[Refused]:
         """Register a batch: all or nothing, or with `partly` all that can be; returns what was refused.
 
         Raises ProbeError for the first refused probe, with everything as it was before.
@@ -158,14 +160,18 @@ class KprobeManager:
             if not failures:
                 return refused
             failed = {address: refusal for plan, refusal in failures for address in _probes_of(plan)}
-            touched = [placed for placed in added if placed.address in failed and placed.probe in self.registry]
+            touched = [
+                placed for placed in added if placed.address in failed and placed.probe in self.registry
+            ]
             temporary = all(refusal.reason is errors.SAVED_IP for _, refusal in failures)
             if temporary and attempt + 1 < TRIES:
                 continue
             if not partly:
                 first = touched[0]
                 refusal = failed[first.address]
-                raise ProbeError(f"{first.location.symbol}+{first.location.offset:#x}", refusal.reason, refusal.detail)
+                raise ProbeError(
+                    f"{first.location.symbol}+{first.location.offset:#x}", refusal.reason, refusal.detail
+                )
             for placed in touched:
                 self.registry.remove(placed.probe)
                 self._free(placed)
@@ -180,13 +186,16 @@ class KprobeManager:
             if placed.probe in self.registry:
                 self.registry.remove(placed.probe)
                 touched.append(placed.placement.dcr)
-        if self.engine.process.alive:
+        if self.engine.alive:
             self._apply(touched)
 
     # Changing the text
 
-    def _apply(self, touched: Sequence[Range], progress: Progress | None = None) -> list[tuple[Plan, Refusal]]:
-        """Bring the text into line with the registry where regions are `touched`; what was refused stays as it was."""
+    def _apply(
+        self, touched: Sequence[Range], progress: Progress | None = None
+    ) -> list[tuple[Plan, Refusal]]:
+        """Bring the text into line with the registry where regions are `touched`; what was refused stays as
+        it was."""
         plans: list[Plan] = []
         changes: list[Change] = []
         failures: list[tuple[Plan, Refusal]] = []
@@ -220,7 +229,9 @@ class KprobeManager:
         active = {address: self.registry.active_at(address) for address in region.probes}
         module = next(iter(active.values()))[0].location.module
         labels = tuple(
-            Label(placed.index, address, f"{module.name}:{placed.location.symbol}+{placed.location.offset:#x}")
+            Label(
+                placed.index, address, f"{module.name}:{placed.location.symbol}+{placed.location.offset:#x}"
+            )
             for address, there in active.items()
             for placed in there
         )
@@ -239,7 +250,8 @@ class KprobeManager:
     # Unregistering and switching
 
     def unregister(self, probes: Sequence[Kprobe]) -> None:
-        """Take probes out; their final figures stay with them. An unknown probe raises after the others are done."""
+        """Take probes out; their final figures stay with them. An unknown probe raises after the others are
+        done."""
         with self.lock:
             unknown = [probe for probe in probes if probe not in self.registry]
             removed = [self.registry.remove(probe) for probe in probes if probe in self.registry]
@@ -292,7 +304,8 @@ class KprobeManager:
             raise ProbeError(f"{where:#x}", refusal.reason, refusal.detail)
 
     def remove_all(self) -> list[str]:
-        """Take everything out of the target; the probes keep their figures. What had to stay, in sentences."""
+        """Take everything out of the target; the probes keep their figures. What had to stay, in
+        sentences."""
         with self.lock:
             problems = self.engine.remove(list(self.registry.detours.values()))
             for placed in list(self.registry):

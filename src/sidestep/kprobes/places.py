@@ -18,8 +18,7 @@ from sidestep.safety.verdict import verdict
 from sidestep.spec import SymbolMemory, Where
 from sidestep.symbols.modules import Module, read_modules
 from sidestep.symbols.resolve import Location, Symbolizer, data_address, resolve
-from sidestep.target.process import procfs
-from sidestep.target.process.process import Process
+from sidestep.target.base import Inspected
 
 FAULT_SIGNALS = (4, 7, 8, 11)  # SIGILL SIGBUS SIGFPE SIGSEGV
 LOOK_AHEAD = 256  # bytes of code behind a probepoint that the liveness analysis looks at
@@ -29,7 +28,7 @@ GO_SECTIONS = (".gopclntab", ".note.go.buildid")
 class Places:
     """What is loaded in one process. `refresh()` looks again; answers are kept per module."""
 
-    def __init__(self, process: Process, registry: Registry) -> None:
+    def __init__(self, process: Inspected, registry: Registry) -> None:
         self.process, self.registry = process, registry
         self.modules: list[Module] = []
         self.forbidden: Callable[[], Sequence[Range]] = lambda: ()
@@ -55,7 +54,7 @@ class Places:
         """About how many probes will be judged now: chooses how references in large modules are searched."""
         self.refresh()
         self._expected = probes
-        handles_faults = procfs.read_status(self.process.pid).catches(*FAULT_SIGNALS)
+        handles_faults = self.process.catches(*FAULT_SIGNALS)
         for context in self._contexts.values():
             context.handles_faults = handles_faults
 
@@ -104,8 +103,11 @@ class Places:
         """How a probe at the location is placed, or which rule forbids it."""
         found = verdict(self._context(location.module), location.address)
         if isinstance(found, Placement) and found.interior and _is_go(location.module):
-            # A preempted goroutine's instruction pointer is saved on a stack that nobody can find from outside.
-            return Refusal(errors.SAVED_IP, "the Go runtime keeps saved instruction pointers of goroutines in its heap")
+            # A preempted goroutine's instruction pointer is saved on a stack that nobody can find from
+            # outside.
+            return Refusal(
+                errors.SAVED_IP, "the Go runtime keeps saved instruction pointers of goroutines in its heap"
+            )
         return found
 
     def _context(self, module: Module) -> ModuleContext:
@@ -118,7 +120,7 @@ class Places:
                 name=module.name,
                 bias=module.bias,
                 memory=self.original_bytes,
-                handles_faults=procfs.read_status(self.process.pid).catches(*FAULT_SIGNALS),
+                handles_faults=self.process.catches(*FAULT_SIGNALS),
                 is_file=is_file,
                 is_shared=is_shared,
             )
@@ -142,7 +144,8 @@ class Places:
         return liveness.live(code.instructions, own, entry=_is_entry(context, function.start, own))
 
     def is_entry(self, location: Location, placement: Placement) -> bool:
-        """Whether the probe is where a call arrives: the function's first instruction, or behind its endbr64."""
+        """Whether the probe is where a call arrives: the function's first instruction, or behind its
+        endbr64."""
         function = location.function
         if function is None:
             return False

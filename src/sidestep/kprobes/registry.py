@@ -36,7 +36,8 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A stretch of code that changes: the detours that are there, and the region that comes instead, if any."""
+    """A stretch of code that changes: the detours that are there, and the region that comes instead, if
+    any."""
 
     old: tuple[Detour, ...]
     region: Region | None
@@ -121,7 +122,10 @@ class Registry:
     def _stretches(self, touched: Iterable[Range]) -> list[Range]:
         """The touched ranges, grown by every region that overlaps them, until none does any more."""
         wanted = sorted((r.start, r.end, True) for r in touched)
-        others = [(placed[0].placement.dcr.start, placed[0].placement.dcr.end, False) for placed in self._at.values()]
+        others = [
+            (placed[0].placement.dcr.start, placed[0].placement.dcr.end, False)
+            for placed in self._at.values()
+        ]
         others += [(detour.dcr.start, detour.dcr.end, False) for detour in self.detours.values()]
         stretches: list[Range] = []
         start = end = -1

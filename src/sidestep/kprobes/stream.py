@@ -17,7 +17,9 @@ SHORTEST_SLEEP, LONGEST_SLEEP = 0.0005, 0.02  # seconds between two looks at the
 class EventStream:
     """Reads events when somebody iterates. What finds its ring full meanwhile is counted as lost."""
 
-    def __init__(self, view: memoryview, ring_count: int, ring_size: int, symbolize: Callable[[int], str]) -> None:
+    def __init__(
+        self, view: memoryview, ring_count: int, ring_size: int, symbolize: Callable[[int], str]
+    ) -> None:
         self._view = view
         self.reader = EventReader(view, ring_count, ring_size, Clock())
         self._symbolize = symbolize
@@ -45,12 +47,15 @@ class EventStream:
             return self.reader.flush(skip_holes=skip_holes)
 
     def events(self, timeout: float | None, alive: Callable[[], bool]) -> Iterator[Event]:
-        """Events by time, until `timeout` seconds are over, `stop()`, or the end of the target and its children."""
+        """Events by time, until `timeout` seconds are over, `stop()`, or the end of the target and its
+        children."""
         deadline = None if timeout is None else time.monotonic() + timeout
         self._stop.clear()
         sleep = SHORTEST_SLEEP
         while True:
-            ending = self._stop.is_set() or (deadline is not None and time.monotonic() >= deadline) or not alive()
+            ending = (
+                self._stop.is_set() or (deadline is not None and time.monotonic() >= deadline) or not alive()
+            )
             found = self.flush() if ending else self.poll()
             yield from found
             if ending:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import mmap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sidestep.address import Range
 from sidestep.errors import Refusal
+
+if TYPE_CHECKING:
+    from sidestep.arch.x86_64.detour import Action
+    from sidestep.arch.x86_64.insn import Instruction
+    from sidestep.arch.x86_64.liveness import Liveness
 
 JUMP_SIZE = 5
 
@@ -16,9 +22,9 @@ JUMP_SIZE = 5
 class Buffer:
     """A detour buffer, ready to be entered at `address`.
 
-    `boundaries`: (original address, address in the buffer) where the machine's state is that of the program at the
-    original address. The copy of an instruction lies behind its actions, so that a thread moved there is not
-    counted again.
+    `boundaries`: (original address, address in the buffer) where the machine's state is that of the program
+    at the original address. The copy of an instruction lies behind its actions, so that a thread moved there
+    is not counted again.
     """
 
     address: int
@@ -32,7 +38,8 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A probe in the table that other controllers read: its index there, its probepoint, and how it is shown."""
+    """A probe in the table that other controllers read: its index there, its probepoint, and how it is
+    shown."""
 
     index: int
     address: int
@@ -65,15 +72,80 @@ class Detour:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a stretch of code is to become: the `old` detours are taken out, `new` is put in (None: nothing)."""
+    """What a stretch of code is to become: the `old` detours are taken out, `new` is put in (None:
+    nothing)."""
 
     old: tuple[Detour, ...]
     new: Detour | None
 
 
+class Memory(Protocol):
+    """The target's memory."""
+
+    def read(self, address: int, size: int) -> bytes:
+        """All of it, or OSError EFAULT."""
+
+    def read_available(self, address: int, size: int) -> bytes:
+        """As many of the bytes as there are, from the first on."""
+
+
+class Inspected(Protocol):
+    """A process that is looked at."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def memory(self) -> Memory: ...
+    def catches(self, *signals: int) -> bool:
+        """Whether the program has a handler for one of them."""
+
+
 class Engine(Protocol):
     """Puts detours into a target and takes them out."""
 
+    @property
+    def alive(self) -> bool:
+        """The target has not ended."""
+
+    @property
+    def view(self) -> mmap.mmap:
+        """The controller's mapping of the shared memory (events.layout)."""
+
+    def build(
+        self,
+        *,
+        near: Range,
+        dcr: Range,
+        instructions: Sequence[Instruction],
+        original: bytes,
+        actions: Mapping[int, Sequence[Action]],
+        liveness: Callable[[int], Liveness],
+        labels: tuple[Label, ...],
+        size_before: int,
+        room: int,
+    ) -> Detour:
+        """Write a detour buffer within reach of `near`; nothing leads into it yet. `original` has the DCR's
+        bytes.
+
+        `size_before` is the size of the buffer that it replaces, `room` what the batch is likely to need in
+        all. Raises ProbeError when an instruction cannot be relocated there.
+        """
+
+    def discard(self, detour: Detour) -> None:
+        """Give back a detour that was built and never applied."""
+
     def apply(self, changes: Sequence[Change]) -> dict[int, Refusal]:
-        """Make all changes in one stop. A change that cannot be made leaves its stretch as it was: the refusals,
-        by the index of the change."""
+        """Make all changes in one stop, in forked children, too. A change that cannot be made leaves its
+        stretch as it was: the refusals, by the index of the change."""
+
+    def settle(self, timeout: float = 1.0) -> bool:
+        """Wait until no thread is in code that was taken out: its counters are final then."""
+
+    def has_children(self) -> bool:
+        """Whether another process has our memory."""
+
+    def remove(self, detours: Sequence[Detour]) -> list[str]:
+        """Leave every process as it was. What had to stay, in sentences."""
+
+    def close(self) -> None:
+        """Let go of the controller's side."""

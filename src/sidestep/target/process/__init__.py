@@ -1,1 +1,2 @@
-"""A running Linux process as a target: stopping it, its memory, system calls inside it, areas of ours in it."""
+"""A running Linux process as a target: stopping it, its memory, system calls inside it, areas of ours in
+it."""

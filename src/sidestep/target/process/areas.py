@@ -8,6 +8,7 @@ the heap, stacks and the next mappings grow.
 from __future__ import annotations
 
 import errno
+import itertools
 import mmap
 import os
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from sidestep import errors
 from sidestep.address import Range
 from sidestep.errors import TargetError
 from sidestep.maps import Mapping, parse_maps
-from sidestep.target.process.process import Process, Window
+from sidestep.target.process.process import Window
 from sidestep.target.process.remote import RemoteCalls, explain
 
 PAGE = 4096
@@ -29,16 +30,32 @@ MEMFD_PATH = "/memfd:sidestep"
 MAX_MAP_COUNT = Path("/proc/sys/vm/max_map_count")
 
 # x86-64 system calls and their constants (<asm/unistd_64.h>, <linux/mman.h>, <linux/memfd.h>)
-SYS_MMAP, SYS_MPROTECT, SYS_MUNMAP, SYS_MADVISE, SYS_MUNLOCK, SYS_CLOSE, SYS_MEMFD_CREATE = 9, 10, 11, 28, 150, 3, 319
+SYS_MMAP, SYS_MPROTECT, SYS_MUNMAP, SYS_MADVISE, SYS_MUNLOCK, SYS_CLOSE, SYS_MEMFD_CREATE = (
+    9,
+    10,
+    11,
+    28,
+    150,
+    3,
+    319,
+)
 PROT_NONE, PROT_READ, PROT_WRITE, PROT_EXEC = 0, 1, 2, 4
-MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MAP_FIXED_NOREPLACE, MAP_FIXED = 1, 2, 0x20, 0x4000, 0x100000, 0x10
+MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MAP_FIXED_NOREPLACE, MAP_FIXED = (
+    1,
+    2,
+    0x20,
+    0x4000,
+    0x100000,
+    0x10,
+)
 MADV_DONTDUMP, MADV_WIPEONFORK = 16, 18
 MFD_CLOEXEC, MFD_NOEXEC_SEAL = 1, 8
 
 
 @dataclass(slots=True)
 class CodeArena:
-    """Read-execute pages for detour buffers, and the process page behind them (private, zero in forked children)."""
+    """Read-execute pages for detour buffers, and the process page behind them (private, zero in forked
+    children)."""
 
     address: int
     code_size: int
@@ -77,8 +94,9 @@ class SharedArea:
 def create_shared(
     window: Window, file_size: int, mappings: Sequence[tuple[int, int, int]], view_offset: int = 0
 ) -> SharedArea:
-    """A new memfd of `file_size` bytes, mapped in the target by `mappings`: (offset from the area's start, size,
-    file offset). It is created by the target, opened by us through /proc, and its descriptor closed there again.
+    """A new memfd of `file_size` bytes, mapped in the target by `mappings`: (offset from the area's start,
+    size, file offset). It is created by the target, opened by us through /proc, and its descriptor closed
+    there again.
     """
     total = max(offset + size for offset, size, _ in mappings)
     check_map_count(window.maps, len(mappings))
@@ -158,21 +176,26 @@ def check_map_count(maps: Sequence[Mapping], wanted: int) -> None:
 def find_gap(maps: Sequence[Mapping], size: int, near: Range | None = None) -> int:
     """Free address space, page-aligned; within reach of `near` if given. Raises TargetError NO_SPACE_NEAR.
 
-    Growth is kept in mind: mappings are added from the top of a gap downwards, the heap grows upwards, a stack
-    downwards; so a margin is left on both sides, as wide as can be had.
+    Growth is kept in mind: mappings are added from the top of a gap downwards, the heap grows upwards, a
+    stack downwards; so a margin is left on both sides, as wide as can be had.
     """
     size = size + PAGE - 1 & ~(PAGE - 1)
-    edges = [Range(0, LOWEST), *(Range(m.start, m.end) for m in maps if m.start < HIGHEST), Range(HIGHEST, HIGHEST)]
+    edges = [
+        Range(0, LOWEST),
+        *(Range(m.start, m.end) for m in maps if m.start < HIGHEST),
+        Range(HIGHEST, HIGHEST),
+    ]
     lowest, highest = LOWEST, HIGHEST - size
     if near is not None:
         lowest, highest = max(lowest, near.end - REACH), min(highest, near.start + REACH - size)
     for margin in (4 << 30, 256 << 20, 16 << 20, 1 << 20, 0):
         choices: list[int] = []
-        for below, above in zip(edges, edges[1:], strict=False):
+        for below, above in itertools.pairwise(edges):
             low = max(below.end + margin, lowest)
             high = min(above.start - margin - size, highest)
             if low <= high:
-                # Below the module as near as the margin allows; above it as far as reach allows: there grows the heap.
+                # Below the module as near as the margin allows; above it as far as reach allows: there grows
+                # the heap.
                 choices.append(high & ~(PAGE - 1))
         if choices:
             origin = near.start if near is not None else HIGHEST
@@ -190,6 +213,8 @@ def processes_that_map(inode: int) -> list[int]:
                 raw = Path(f"/proc/{entry}/maps").read_bytes()
             except OSError:
                 continue  # gone, or of another user: not a child of ours then
-            if needle in raw and any(m.inode == inode and m.path.startswith(MEMFD_PATH) for m in parse_maps(raw)):
+            if needle in raw and any(
+                m.inode == inode and m.path.startswith(MEMFD_PATH) for m in parse_maps(raw)
+            ):
                 found.append(int(entry))
     return found

@@ -1,7 +1,9 @@
-"""The inline engine: one session's memory, buffers and jumps in a process, and in the children that inherit them."""
+"""The inline engine: one session's memory, buffers and jumps in a process, and in the children that inherit
+them."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,13 +12,13 @@ from pathlib import Path
 from sidestep import errors
 from sidestep.address import Range
 from sidestep.arch.x86_64.detour import Action, DetourBuffer, Surroundings, emit_buffer
+from sidestep.arch.x86_64.fetch import Resolve
 from sidestep.arch.x86_64.insn import Instruction
 from sidestep.arch.x86_64.liveness import Liveness
 from sidestep.arch.x86_64.recording import Rings
 from sidestep.arch.x86_64.runtime import Runtime
 from sidestep.errors import Refusal, TargetError
 from sidestep.events import layout
-from sidestep.spec import SymbolMemory
 from sidestep.target.base import JUMP_SIZE, Buffer, Change, Detour, Label
 from sidestep.target.process import procfs, remains
 from sidestep.target.process.areas import CodeArena, SharedArea, create_shared, processes_that_map, unmap
@@ -30,9 +32,10 @@ POSSIBLE_CPUS = Path("/sys/devices/system/cpu/possible")
 
 
 class InlineEngine:
-    """`apply()` changes the text; `remove()` leaves the process, and those that inherited our memory, as they were."""
+    """`apply()` changes the text; `remove()` leaves the process, and those that inherited our memory, as
+    they were."""
 
-    def __init__(self, process: Process, resolve_variable: Callable[[SymbolMemory], int]) -> None:
+    def __init__(self, process: Process, resolve_variable: Resolve) -> None:
         self.process = process
         self._resolve_variable = resolve_variable
         self._rings: SharedArea | None = None
@@ -88,8 +91,17 @@ class InlineEngine:
             resolve=self._resolve_variable,
         )
 
+    @property
+    def alive(self) -> bool:
+        return self.process.alive
+
+    @property
+    def view(self) -> mmap.mmap:
+        return self.shared.view
+
     def build(
         self,
+        *,
         near: Range,
         dcr: Range,
         instructions: Sequence[Instruction],
@@ -97,13 +109,10 @@ class InlineEngine:
         actions: Mapping[int, Sequence[Action]],
         liveness: Callable[[int], Liveness],
         labels: tuple[Label, ...],
-        size_before: int = 0,
-        room: int = 0,
+        size_before: int,
+        room: int,
     ) -> Detour:
-        """Emit a detour buffer within reach of `near` and write it; nothing leads into it yet.
-
-        `original` has the bytes of the whole DCR. Raises ProbeError when an instruction cannot be relocated.
-        """
+        """See base.Engine."""
         made: list[DetourBuffer] = []
 
         def emit(arena: CodeArena, address: int) -> bytes:
@@ -118,7 +127,7 @@ class InlineEngine:
         return Detour(dcr, interior, original[:JUMP_SIZE], buffer, labels)
 
     def discard(self, detour: Detour) -> None:
-        """A detour that was built and never applied."""
+        """See base.Engine."""
         self.space.release(detour.buffer.span)
 
     # Text
@@ -174,7 +183,8 @@ class InlineEngine:
                 layout.set_probe_state(self.shared.view, label.index, layout.STATE_NONE)
 
     def _recycle(self, window: Window) -> None:
-        """Free the buffers that nobody runs or will return into; a child that is alive may still use its copy."""
+        """Free the buffers that nobody runs or will return into; a child that is alive may still use its
+        copy."""
         if self._retired and not self._children():
             spans = [buffer.span for buffer in self._retired]
             busy = in_flight(window, spans)
@@ -186,8 +196,8 @@ class InlineEngine:
     def settle(self, timeout: float = 1.0) -> bool:
         """Wait until no thread is in a retired buffer: then the counters of what was taken out are final."""
         deadline = time.monotonic() + timeout
-        while self._retired and self.process.alive:
-            spans = [buffer.span for buffer in self._retired]
+        spans = [buffer.span for buffer in self._retired]
+        while spans and self.process.alive:
             if not self.process.in_window(lambda window: in_flight(window, spans)):
                 return True
             if time.monotonic() > deadline:
@@ -221,7 +231,8 @@ class InlineEngine:
         return [pid for pid in processes_that_map(self.shared.inode) if pid != self.process.pid]
 
     def _in_child(self, pid: int, function: Callable[[Window], bool | None]) -> bool:
-        """Run in a window of another process that has our memory; True when it is done, or the process is gone."""
+        """Run in a window of another process that has our memory; True when it is done, or the process is
+        gone."""
         try:
             child = attach(pid, allow_seccomp=True)
         except TargetError as error:
@@ -256,7 +267,9 @@ class InlineEngine:
                 try:
                     done = self._leave_main(leave) if pid == self.process.pid else self._in_child(pid, leave)
                     if not done:
-                        problems[pid] = f"process {pid}: a thread is still in code of ours; try `sidestep clean -p {pid}`"
+                        problems[pid] = (
+                            f"process {pid}: a thread is still in code of ours; try `sidestep clean -p {pid}`"
+                        )
                     else:
                         problems.pop(pid, None)
                 except TargetError as error:

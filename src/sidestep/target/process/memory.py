@@ -32,7 +32,8 @@ class ProcessMemory:
             self._file = -1
 
     def read(self, address: int, size: int) -> bytes:
-        """`size` bytes; raises OSError EFAULT when any of them is not mapped, TargetError when the process is gone."""
+        """`size` bytes; raises OSError EFAULT when any of them is not mapped, TargetError when the process
+        is gone."""
         if address < 0 or address + size > 1 << 63:
             raise OSError(errno.EFAULT, f"no memory at {address:#x} in process {self.pid}")
         parts: list[bytes] = []

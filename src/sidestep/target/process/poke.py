@@ -1,8 +1,8 @@
 """Text pokes: jumps written into the text of a stopped process, and threads moved out of their way.
 
 Why the order is safe when the controller dies in the middle: the record in the shared table is written before
-the text; jumps are taken out before threads leave their buffers; threads enter buffers before jumps are put in.
-At every point each thread stands either in code that is as it was, or in a buffer that ends there.
+the text; jumps are taken out before threads leave their buffers; threads enter buffers before jumps are put
+in. At every point each thread stands either in code that is as it was, or in a buffer that ends there.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from sidestep.target.process.stop import StoppedThread
 
 
 def effective_ip(registers: Registers) -> int:
-    """The instruction that the thread will execute next: that of the system call which the kernel will restart."""
+    """The instruction that the thread will execute next: that of the system call which the kernel will
+    restart."""
     return registers.rip - 2 if registers.will_restart else registers.rip
 
 
 def move(thread: StoppedThread, address: int) -> None:
     """Make `address` the thread's effective ip. (A `syscall` is two bytes wherever it is.)
 
-    Behind a system call rcx holds the address of the next instruction (`syscall` puts it there): it moves, too.
+    Behind a system call rcx holds the address of the next instruction (`syscall` puts it there): it moves,
+    too.
     """
     registers = thread.registers
     ip = address + 2 if registers.will_restart else address
@@ -37,7 +39,9 @@ def move(thread: StoppedThread, address: int) -> None:
     thread.write_back()
 
 
-def change_text(window: Window, changes: Sequence[Change], note: Callable[[Detour], None]) -> dict[int, Refusal]:
+def change_text(
+    window: Window, changes: Sequence[Change], note: Callable[[Detour], None]
+) -> dict[int, Refusal]:
     """Make the changes that can be made; `note` is called before a jump is written. Refusals by index."""
     refused = _check(window, changes)
     going = [change for index, change in enumerate(changes) if index not in refused]
@@ -79,7 +83,8 @@ def in_flight(window: Window, spans: Sequence[Range]) -> set[Range]:
 
 
 def _check(window: Window, changes: Sequence[Change]) -> dict[int, Refusal]:
-    """In the stop: the text is what was planned for, and nobody will return into bytes that are overwritten."""
+    """In the stop: the text is what was planned for, and nobody will return into bytes that are
+    overwritten."""
     refused: dict[int, Refusal] = {}
     arriving = [change.new.dcr for change in changes if change.new is not None and change.new.interior]
     saved = saved_ips(window, arriving)
@@ -111,8 +116,8 @@ def _move_threads(window: Window, old: Sequence[Detour], new: Sequence[Detour]) 
     for thread in window:
         here = effective_ip(thread.registers)
         there = leaving.get(here, here)
-        # At the site itself a thread takes the jump, unless it was counted there already: it comes from a buffer,
-        # or waits in a system call. Behind the region it has nothing to do with it.
+        # At the site itself a thread takes the jump, unless it was counted there already: it comes from a
+        # buffer, # or waits in a system call. Behind the region it has nothing to do with it.
         counted = here in leaving or thread.registers.will_restart
         if there in entering and there not in ends and (there in interior or counted):
             there = entering[there]

@@ -1,4 +1,5 @@
-"""A process as a target: the thread that traces it, windows in which it is stopped, its launch and its end."""
+"""A process as a target: the thread that traces it, windows in which it is stopped, its launch and its
+end."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ SIGNAL_FRAME_ROOM = 16 << 10  # bytes that a stack must have below the stack poi
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended: `code` or `signal`; both None where the kernel does not tell (not a child of ours)."""
+    """How a process ended: `code` or `signal`; both None where the kernel does not tell (not a child of
+    ours)."""
 
     code: int | None = None
     signal: int | None = None
@@ -98,7 +100,8 @@ class Window:
             yield calls
 
     def _stacks(self) -> dict[int, int]:
-        """The lowest address of each stack that has room, by thread: the main stack, or one with a guard below it.
+        """The lowest address of each stack that has room, by thread: the main stack, or one with a guard
+        below it.
 
         Others (those of coroutines lie in the heap) could have somebody else's data right below.
         """
@@ -107,16 +110,19 @@ class Window:
             pointer = thread.registers.rsp
             for below, mapping in zip([None, *self.maps], self.maps, strict=False):
                 if mapping.start <= pointer < mapping.end:
-                    guarded = below is not None and below.end == mapping.start and below.perms.startswith("---")
-                    if mapping.perms.startswith("rw") and (mapping.path == "[stack]" or guarded):
-                        if pointer - mapping.start >= SIGNAL_FRAME_ROOM:
-                            stacks[thread.tid] = mapping.start
+                    guarded = (
+                        below is not None and below.end == mapping.start and below.perms.startswith("---")
+                    )
+                    usable = mapping.perms.startswith("rw") and (mapping.path == "[stack]" or guarded)
+                    if usable and pointer - mapping.start >= SIGNAL_FRAME_ROOM:
+                        stacks[thread.tid] = mapping.start
                     break
         return stacks
 
 
 class Process:
-    """A Linux process that is probed. `attach()` and `launch()` make one; the process runs except in a window."""
+    """A Linux process that is probed. `attach()` and `launch()` make one; the process runs except in a
+    window."""
 
     def __init__(self, pid: int, status: procfs.Status, tracer: Tracer) -> None:
         self.pid = pid
@@ -152,7 +158,8 @@ class Process:
         return self._tracer.run(work)
 
     def _check_same_program(self) -> None:
-        """The memory file of an address space that an exec replaced reads as empty: TargetError PROCESS_GONE."""
+        """The memory file of an address space that an exec replaced reads as empty: TargetError
+        PROCESS_GONE."""
         first = read_maps(self.pid)[0]
         self.memory.read(first.start, 1)
 
@@ -181,6 +188,10 @@ class Process:
         except TargetError:
             return False
         return status.start_time == self.start_time and status.state not in "ZX"
+
+    def catches(self, *signals: int) -> bool:
+        """Whether the program has a handler for one of the signals."""
+        return procfs.read_status(self.pid).catches(*signals)
 
     def wait(self, timeout: float | None = None) -> Exit | None:
         """Wait for the end of the process. None when the time is over first. Seconds."""
@@ -293,8 +304,8 @@ def launch(
 ) -> Process:
     """Start a program and stop it before its first instruction.
 
-    The child waits on a pipe until the tracer has seized it: if the controller dies before, the pipe closes and
-    the child ends; if it dies later, the kernel lets the program run.
+    The child waits on a pipe until the tracer has seized it: if the controller dies before, the pipe closes
+    and the child ends; if it dies later, the kernel lets the program run.
     """
     tracer = Tracer()
     return tracer.run(lambda: _launch(tracer, list(arguments), env, cwd, (stdin, stdout, stderr)))
@@ -322,10 +333,15 @@ def _launch(
         try:
             started.set_result(
                 subprocess.Popen(
-                    arguments, env=env, cwd=cwd, stdin=streams[0], stdout=streams[1], stderr=streams[2],
-                    preexec_fn=wait_for_tracer, restore_signals=True, pass_fds=(),
+                    arguments,
+                    env=env,
+                    cwd=cwd,
+                    stdin=streams[0],
+                    stdout=streams[1],
+                    stderr=streams[2],
+                    preexec_fn=wait_for_tracer,  # noqa: PLW1509  (it only reads and writes pipes)
                 )
-            )  # fmt: skip
+            )
         except BaseException as error:
             started.set_exception(error)
 
@@ -359,10 +375,11 @@ def _launch(
 
 
 def _stop_at_first_instruction(pid: int) -> bool:
-    """Let the child run until its exec is done and it stands before the new program; False when the exec failed.
+    """Let the child run until its exec is done and it stands before the new program; False when the exec
+    failed.
 
-    The exec event itself is inside the system call, which would still overwrite a register: the thread is taken
-    on to the stop on its way out.
+    The exec event itself is inside the system call, which would still overwrite a register: the thread is
+    taken on to the stop on its way out.
     """
     wanted = Event.EXEC
     while True:

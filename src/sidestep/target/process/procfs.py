@@ -95,7 +95,9 @@ def find(name: str) -> int:
         raise TargetError(f"process {name!r}", errors.NO_SUCH_PROCESS)
     if len(found) > 1:
         pids = ", ".join(str(pid) for pid, _ in sorted(found)[:12])
-        raise TargetError(f"process {name!r}", errors.SEVERAL_PROCESSES, pids + (" ..." if len(found) > 12 else ""))
+        raise TargetError(
+            f"process {name!r}", errors.SEVERAL_PROCESSES, pids + (" ..." if len(found) > 12 else "")
+        )
     return found[0][0]
 
 
@@ -108,7 +110,9 @@ def check_attachable(pid: int, *, allow_seccomp: bool = False) -> Status:
     if status.flags & PF_KTHREAD:
         raise TargetError(subject, errors.KERNEL_THREAD)
     if status.thread_group not in (0, pid):
-        raise TargetError(subject, errors.NO_SUCH_PROCESS, f"{pid} is a thread of process {status.thread_group}")
+        raise TargetError(
+            subject, errors.NO_SUCH_PROCESS, f"{pid} is a thread of process {status.thread_group}"
+        )
     if status.tracer:
         raise TargetError(subject, errors.ALREADY_TRACED, f"pid {status.tracer}")
     try:
@@ -123,7 +127,9 @@ def check_attachable(pid: int, *, allow_seccomp: bool = False) -> Status:
     if header[:4] != b"\x7fELF" or header[4] != 2 or header[18:20] != b"\x3e\x00":
         raise TargetError(subject, errors.NOT_64_BIT)
     if status.seccomp and not allow_seccomp:
-        raise TargetError(subject, errors.SECCOMP, "strict mode" if status.seccomp == 1 else "a filter is installed")
+        raise TargetError(
+            subject, errors.SECCOMP, "strict mode" if status.seccomp == 1 else "a filter is installed"
+        )
     return status
 
 

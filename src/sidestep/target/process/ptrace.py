@@ -59,9 +59,38 @@ class Event(IntEnum):
 class Registers(ctypes.Structure):
     """struct user_regs_struct of <sys/user.h>, x86-64."""
 
-    _fields_ = [(name, ctypes.c_uint64) for name in (
-        "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi",
-        "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs")]  # fmt: skip
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in [
+            "r15",
+            "r14",
+            "r13",
+            "r12",
+            "rbp",
+            "rbx",
+            "r11",
+            "r10",
+            "r9",
+            "r8",
+            "rax",
+            "rcx",
+            "rdx",
+            "rsi",
+            "rdi",
+            "orig_rax",
+            "rip",
+            "cs",
+            "eflags",
+            "rsp",
+            "ss",
+            "fs_base",
+            "gs_base",
+            "ds",
+            "es",
+            "fs",
+            "gs",
+        ]
+    ]
 
     r15: int
     r14: int
@@ -97,7 +126,8 @@ class Registers(ctypes.Structure):
 
     @property
     def will_restart(self) -> bool:
-        """The kernel will step back over the `syscall` instruction and run it again (-ERESTART*: 512 to 516)."""
+        """The kernel will step back over the `syscall` instruction and run it again (-ERESTART*: 512 to
+        516)."""
         return self.in_system_call and -516 <= ctypes.c_int64(self.rax).value <= -512
 
 

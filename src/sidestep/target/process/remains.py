@@ -1,7 +1,8 @@
-"""Sessions found in a process: whose they are, what they hold, and how to take out those of a dead controller.
+"""Sessions found in a process: whose they are, what they hold, and how to take out those of a dead
+controller.
 
-All is read from the target's memory and may have been overwritten by the program: a record is believed only as
-far as the text in memory holds exactly the jump that it describes.
+All is read from the target's memory and may have been overwritten by the program: a record is believed only
+as far as the text in memory holds exactly the jump that it describes.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from sidestep.events import layout
 from sidestep.maps import Mapping, read_maps
 from sidestep.target.process import procfs
 from sidestep.target.process.areas import MEMFD_PATH, processes_that_map, unmap
-from sidestep.target.process.poke import evacuate, in_flight
 from sidestep.target.process.memory import ProcessMemory
+from sidestep.target.process.poke import evacuate, in_flight
 from sidestep.target.process.process import Window, attach
 
 PATIENCE = 5.0  # seconds for threads to leave code of ours
@@ -106,13 +107,19 @@ def clean(pid: int, *, even_if_alive: bool = False) -> Cleaned:
     complete = True
     for session in found:
         if session.controller_alive and not even_if_alive:
-            raise TargetError(f"process {pid}", errors.OTHER_SESSION, f"controller {session.header.controller_pid}")
+            raise TargetError(
+                f"process {pid}", errors.OTHER_SESSION, f"controller {session.header.controller_pid}"
+            )
         for member in processes_that_map(session.inode):
             restored, done = _clean_one(member, session.inode)
             complete &= done
             lines.append(
                 f"process {member}: {restored} probepoints restored, "
-                + ("nothing of ours is left" if done else "a thread is still in our code: its memory stays, try again")
+                + (
+                    "nothing of ours is left"
+                    if done
+                    else "a thread is still in our code: its memory stays, try again"
+                )
             )
     return Cleaned("\n".join(lines), complete)
 
@@ -139,7 +146,10 @@ def _clean_in(window: Window, inode: int) -> tuple[int, bool]:
     session = mine[0]
     restored = 0
     for record in session.records:
-        if record.patched and window.memory.read_available(record.site, len(record.patched)) == record.patched:
+        if (
+            record.patched
+            and window.memory.read_available(record.site, len(record.patched)) == record.patched
+        ):
             window.memory.write(record.site, record.original)
             restored += 1
     evacuate(window, {copy: original for record in session.records for original, copy in record.moves})

@@ -27,14 +27,19 @@ ALL_SIGNALS = 2**64 - 1
 RED_ZONE = 128
 RESTART_BLOCK = 2**64 - 516  # -ERESTART_RESTARTBLOCK
 SCRATCH = 512  # bytes for strings and structures that a call is given
+SYS_RT_SIGRETURN = 15
 SYSCALL_RET = b"\x0f\x05\xc3"
-RESTORERS = (b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05", b"\xb8\x0f\x00\x00\x00\x0f\x05")  # mov $15, %rax; syscall
+RESTORERS = (
+    b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05",
+    b"\xb8\x0f\x00\x00\x00\x0f\x05",
+)  # mov $15, %rax; syscall
 POP_RAX_RET = b"\x58\xc3"
 
 
 @dataclass(frozen=True, slots=True)
 class Gadgets:
-    """Code of the target's own files that a borrowed thread runs: `syscall; ret`, and a way into rt_sigreturn.
+    """Code of the target's own files that a borrowed thread runs: `syscall; ret`, and a way into
+    rt_sigreturn.
 
     Where no restorer is mapped (at the first instruction of a new process), `pop %rax; ret` with 15 behind it
     and `syscall` do the same.
@@ -67,7 +72,9 @@ def find_gadgets(memory: ProcessMemory, ranges: list[tuple[int, int]]) -> Gadget
 class RemoteCalls:
     """A borrowed thread. Use `borrowed()`; `call()` runs one system call in it."""
 
-    def __init__(self, stop: Stop, thread: StoppedThread, memory: ProcessMemory, gadgets: Gadgets, base: int) -> None:
+    def __init__(
+        self, stop: Stop, thread: StoppedThread, memory: ProcessMemory, gadgets: Gadgets, base: int
+    ) -> None:
         self._stop, self._thread, self._memory, self._gadgets = stop, thread, memory, gadgets
         self._base = base  # lowest address of what is written below the stack
         self._original = thread.registers.copy()
@@ -89,8 +96,7 @@ class RemoteCalls:
             self._memory.write(frame_address, image)
             self._stack = frame_address
         else:  # ret -> pop %rax; ret -> 15 -> syscall, with the context right behind
-            chain = struct.pack("<QQ", self._gadgets.pop_rax, signal.SIGTERM) + struct.pack("<Q", self._gadgets.syscall_ret)
-            assert signal.SIGTERM == 15  # __NR_rt_sigreturn has the same number
+            chain = struct.pack("<QQQ", self._gadgets.pop_rax, SYS_RT_SIGRETURN, self._gadgets.syscall_ret)
             self._memory.write(frame_address - 16, chain + image[8:])
             self._stack = frame_address - 16
         self._prepare(39)  # getpid: harmless, should the controller die right here
@@ -113,7 +119,9 @@ class RemoteCalls:
         self._run_to_system_call_stop()  # exit
         result = ctypes.c_int64(ptrace.get_registers(self._thread.tid).rax).value
         if -4096 < result < 0:
-            raise OSError(-result, f"{os.strerror(-result)} (system call {number} in process {self._stop.pid})")
+            raise OSError(
+                -result, f"{os.strerror(-result)} (system call {number} in process {self._stop.pid})"
+            )
         return result
 
     def _run_to_system_call_stop(self) -> None:
@@ -135,7 +143,8 @@ class RemoteCalls:
         return status
 
     def leave(self) -> None:
-        """Back to the stop that the thread was borrowed from; only there does the kernel restart its system call."""
+        """Back to the stop that the thread was borrowed from; only there does the kernel restart its system
+        call."""
         tid = self._thread.tid
         ptrace.call(Request.INTERRUPT, tid)
         while ptrace.event_of(self._resume(Request.CONT)) != Event.STOP:
@@ -147,13 +156,17 @@ class RemoteCalls:
 
 @contextmanager
 def borrowed(
-    stop: Stop, memory: ProcessMemory, gadgets: Gadgets, stacks: dict[int, int], scratch_stack: int | None = None
+    stop: Stop,
+    memory: ProcessMemory,
+    gadgets: Gadgets,
+    stacks: dict[int, int],
+    scratch_stack: int | None = None,
 ) -> Iterator[RemoteCalls]:
     """Borrow a thread for system calls.
 
-    `stacks` has, for each thread with a stack that can be used, the lowest mapped address of that stack. What is
-    overwritten below the red zone is put back. With `scratch_stack` (the top of an area of ours) nothing of the
-    target's stack is touched.
+    `stacks` has, for each thread with a stack that can be used, the lowest mapped address of that stack.
+    What is overwritten below the red zone is put back. With `scratch_stack` (the top of an area of ours)
+    nothing of the target's stack is touched.
     """
     stop.check_alive()
     stop.write_back()
@@ -184,8 +197,8 @@ def borrowed(
 def _candidates(stop: Stop, stacks: dict[int, int], any_thread: bool) -> list[StoppedThread]:
     """Threads in the order in which they are asked.
 
-    Last those that sleep with a time limit: if the controller dies while one is borrowed, rt_sigreturn makes its
-    call return EINTR (restore_sigcontext gives up a restart block). The main thread before others.
+    Last those that sleep with a time limit: if the controller dies while one is borrowed, rt_sigreturn makes
+    its call return EINTR (restore_sigcontext gives up a restart block). The main thread before others.
     """
     threads = [thread for thread in stop if any_thread or thread.tid in stacks]
     return sorted(threads, key=lambda t: (t.registers.rax == RESTART_BLOCK, t.tid != stop.pid, t.tid))
@@ -200,4 +213,4 @@ def explain(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-__all__ = ["Gadgets", "RemoteCalls", "Registers", "borrowed", "explain", "find_gadgets"]
+__all__ = ["Gadgets", "Registers", "RemoteCalls", "borrowed", "explain", "find_gadgets"]

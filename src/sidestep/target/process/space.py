@@ -20,19 +20,24 @@ Emit = Callable[[CodeArena, int], bytes]
 class CodeSpace:
     """The code arenas of one session. `start_arena` emits what each of them begins with."""
 
-    def __init__(self, process: Process, start_arena: Emit, announce: Callable[[list[CodeArena]], None]) -> None:
+    def __init__(
+        self, process: Process, start_arena: Emit, announce: Callable[[list[CodeArena]], None]
+    ) -> None:
         self._process, self._start_arena, self._announce = process, start_arena, announce
         self.arenas: list[CodeArena] = []
         self._free: dict[int, list[tuple[int, int]]] = {}  # by arena address: (size, address), sorted
 
     def reserve(self, near: Range, size: int, room: int = 0) -> CodeArena:
-        """An arena within reach of `near` with `size` bytes behind those in use; made, with `room`, if there is none."""
+        """An arena within reach of `near` with `size` bytes behind those in use; made, with `room`, if there
+        is none."""
         for arena in self.arenas:
             if arena.reaches(near) and arena.code_size - arena.used >= size:
                 return arena
         wanted = max(SMALLEST_ARENA, max(size, room) + PAGE + PAGE - 1 & ~(PAGE - 1))
         if len(self.arenas) == layout.ARENA_CAPACITY:
-            raise TargetError(f"process {self._process.pid}", errors.TOO_MANY_PROBES, "no room for another code arena")
+            raise TargetError(
+                f"process {self._process.pid}", errors.TOO_MANY_PROBES, "no room for another code arena"
+            )
         arena = self._process.in_window(
             lambda window: create_arena(window, near, wanted, layout.PROCESS_PAGE_SIZE)
         )
@@ -47,8 +52,8 @@ class CodeSpace:
     def place(self, near: Range, emit: Emit, size_before: int = 0, room: int = 0) -> tuple[int, bytes]:
         """Emit code for where there is room; returns its address and bytes (not written yet).
 
-        `size_before` is the size of what it replaces: a freed place of that size is tried first. `room` is how much
-        the caller will place in all, if a new arena has to be made.
+        `size_before` is the size of what it replaces: a freed place of that size is tried first. `room` is
+        how much the caller will place in all, if a new arena has to be made.
         """
         if size_before:
             for arena in self.arenas:

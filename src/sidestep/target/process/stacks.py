@@ -27,7 +27,8 @@ class CodeRanges:
         self._ranges = sorted(ranges)
         self._starts = [r.start for r in self._ranges]
         high = {page for r in self._ranges for page in range(r.start >> 24, (r.end - 1 >> 24) + 1)}
-        # The upper five bytes of a little-endian address pick candidates at the speed of a regular expression.
+        # The upper five bytes of a little-endian address pick candidates at the speed of a regular
+        # expression.
         suffixes = b"|".join(re.escape(page.to_bytes(5, "little")) for page in sorted(high))
         self._pattern = re.compile(b"(?s)" + suffixes) if high else None
 
@@ -78,7 +79,8 @@ def _mapping_of(maps: Sequence[Mapping], starts: Sequence[int], address: int) ->
 
 
 def _interrupted_stacks(stack: bytes, restorer: int) -> list[int]:
-    """The stack pointers that signal frames on this stack will restore (they differ with an alternate stack)."""
+    """The stack pointers that signal frames on this stack will restore (they differ with an alternate
+    stack)."""
     needle, pointers, at = struct.pack("<Q", restorer), [], -1
     while (at := stack.find(needle, at + 1)) >= 0:
         saved = stack[at + SAVED_STACK_POINTER : at + SAVED_STACK_POINTER + 8]

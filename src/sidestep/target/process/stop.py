@@ -21,20 +21,16 @@ EINTR = 2**64 - 4
 RESTART_UNLESS_HANDLER = 2**64 - 514  # -ERESTARTNOHAND: restarts, or EINTR when a handler is to run
 
 # signal(7): interrupted by a stop even without a handler, or never restarted. x86-64 numbers.
-NEVER_RESTARTED = frozenset({
-    232,  # epoll_wait
-    281,  # epoll_pwait
-    441,  # epoll_pwait2
-    65,  # semop
-    220,  # semtimedop
-    128,  # rt_sigtimedwait
-    208,  # io_getevents
-    333,  # io_pgetevents
-    426,  # io_uring_enter
-    42, 43, 288, 45, 47, 299, 44, 46, 307,  # connect accept accept4 recv* send*: with a time limit on the socket
-    0, 1, 19, 20,  # read write readv writev: sockets with a time limit, inotify
-    69, 70,  # msgsnd msgrcv
-})  # fmt: skip
+NEVER_RESTARTED = frozenset(
+    (
+        *(232, 281, 441),  # epoll_wait epoll_pwait epoll_pwait2
+        *(65, 220, 69, 70),  # semop semtimedop msgsnd msgrcv
+        128,  # rt_sigtimedwait
+        *(208, 333, 426),  # io_getevents io_pgetevents io_uring_enter
+        *(0, 1, 19, 20),  # read write readv writev: on sockets with a time limit, and inotify
+        *(42, 43, 288, 45, 47, 299, 44, 46, 307),  # connect accept accept4 recv* send*: with a time limit
+    )
+)
 
 LONGEST_PAUSE = 0.05  # seconds that the other threads wait for one that does not come out of the kernel
 PATIENCE = 5.0  # seconds in which such a thread must have come out
@@ -204,7 +200,8 @@ def _arrived(stop: Stop, tid: int) -> bool:
         except ProcessLookupError:
             stop.thread_exited(tid)
         return True
-    # A signal on its way: let the kernel deliver it. The requested stop comes before the handler's first instruction.
+    # A signal on its way: let the kernel deliver it. The requested stop comes before the handler's first
+    # instruction.
     signal_number = os.WSTOPSIG(status & 0xFFFF) if status >> 16 == 0 else 0
     try:
         ptrace.call(Request.CONT, tid, 0, signal_number & 0x7F)

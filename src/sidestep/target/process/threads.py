@@ -13,8 +13,8 @@ THREAD_BLOCK = 0x400
 
 @dataclass(frozen=True, slots=True)
 class ThreadFacts:
-    """`by_thread`: fs:0 holds the fs base itself, and each thread has its own (the ABI's thread control block).
-    `tid_offset`: where the tid is from there; None where it was not verified."""
+    """`by_thread`: fs:0 holds the fs base itself, and each thread has its own (the ABI's thread control
+    block). `tid_offset`: where the tid is from there; None where it was not verified."""
 
     by_thread: bool
     tid_offset: int | None
