@@ -84,7 +84,15 @@ def _library() -> Callable[[str, str, bool], str | None]:
     }
 
     def render(symbol: str, form: str, rust: bool) -> str | None:
-        text: str = demangle_symbol(symbol, options[form], language="rust" if rust else "cpp")
+        try:
+            text: str = demangle_symbol(symbol, options[form], language="rust" if rust else "cpp")
+        except UnicodeEncodeError:
+            return None
+        except BaseException as error:
+            # A panic in the library arrives as an exception that is no Exception.
+            if type(error).__name__ == "PanicException":
+                return None
+            raise
         if text == symbol or len(text) > LONGEST_READABLE or "{recursion limit reached}" in text:
             return None
         return clean(text)

@@ -21,6 +21,7 @@ _MOST_CALL_SITES = 1 << 16
 # Pointer encodings (DW_EH_PE_*): the low four bits are the format, the next three what it is relative to.
 _OMIT, _ULEB128, _SLEB128, _INDIRECT = 0xFF, 0x01, 0x09, 0x80
 _PC_RELATIVE, _DATA_RELATIVE = 0x10, 0x30
+_LENGTH_AND_KIND = struct.Struct("<II")
 _FORMATS = {
     0x00: struct.Struct("<Q"),
     0x02: struct.Struct("<H"),
@@ -113,53 +114,76 @@ class _Cursor:
 class FdeTable:
     """The functions that have unwind information, by start address.
 
-    Made from the binary search table in .eh_frame_hdr; an entry's end and exception table are decoded when
-    they are asked for. Empty when the file has no such table or it is damaged.
+    Made from the binary search table in .eh_frame_hdr, or by a walk over .eh_frame where there is none (in
+    static programs). An entry's end and exception table are decoded when they are asked for. Empty when the
+    file has neither, or they are damaged.
     """
 
     def __init__(self, elf: ElfFile) -> None:
         self._elf = elf
-        self.starts = array("Q")
-        self._entries = array("Q")
         self._common: dict[int, _CommonEntry | None] = {}
         try:
-            self._read_header()
+            rows = self._read_header()
         except _MalformedError:
-            self.starts = array("Q")
-            self._entries = array("Q")
+            rows = []
+        rows = sorted(rows or self._walk())
+        self.starts = array("Q", [row[0] for row in rows])
+        self._entries = array("Q", [row[1] for row in rows])
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    def _read_header(self) -> None:
+    def _read_header(self) -> list[tuple[int, int]]:
+        """The start and the FDE's address of each function."""
         header = self._elf.eh_frame_header
-        if header is None:
-            return
+        bounds = self._elf.text
+        if header is None or not bounds:
+            return []
         raw = self._elf.read(header.start, min(header.size, 20 + _MOST_ENTRIES * 8))
         cursor = _Cursor(raw, header.start)
         version, frame, count_encoding, table_encoding = (cursor.number(1) for _ in range(4))
         if version != 1:
-            return
+            return []
         cursor.pointer(frame, header.start)
         count = cursor.pointer(count_encoding, header.start) or 0
         if table_encoding != (_DATA_RELATIVE | 0x0B):  # The only form that linkers write.
-            return
+            return []
         pairs = array("i")
         table = raw[cursor.position : cursor.position + min(count, _MOST_ENTRIES) * 8]
         pairs.frombytes(table[: len(table) // 8 * 8])
         base = header.start
-        bounds = self._elf.text
-        if not bounds:
-            return
         low, high = bounds[0].start - base, bounds[-1].end - base
-        rows = [
+        return [
             (start + base, entry + base)
             for start, entry in zip(pairs[0::2], pairs[1::2], strict=True)
             if low <= start < high and entry + base > 0
         ]
-        rows.sort()
-        self.starts = array("Q", [row[0] for row in rows])
-        self._entries = array("Q", [row[1] for row in rows])
+
+    def _walk(self) -> list[tuple[int, int]]:
+        """As `_read_header`, from one entry of .eh_frame to the next, until the first that is damaged."""
+        section = self._elf.section(".eh_frame")
+        if section is None:
+            return []
+        data = self._elf.read_section(section)
+        rows: list[tuple[int, int]] = []
+        position = 0
+        while position + 8 <= len(data) and len(rows) < _MOST_ENTRIES:
+            length, kind = _LENGTH_AND_KIND.unpack_from(data, position)
+            if length == 0:  # The end of one input file's entries, in some links.
+                position += 4
+                continue
+            if length == 0xFFFFFFFF:
+                length = int.from_bytes(data[position + 4 : position + 12], "little") + 8
+                kind = int.from_bytes(data[position + 12 : position + 16], "little")
+            if kind:
+                try:
+                    start = self._decode(section.address + position).start
+                except _MalformedError:
+                    break
+                if self._elf.in_text(start):
+                    rows.append((start, section.address + position))
+            position += 4 + length
+        return rows
 
     def at(self, start: int) -> FrameEntry | None:
         """The entry that starts at exactly this address."""

@@ -73,7 +73,7 @@ def is_loaded(started: Module, read: Reader) -> bool:
     if len(raw) < 28:
         return False
     version, link, _, state = struct.unpack("<i4xQQi", raw)
-    return version >= 1 and link != 0 and state == 0
+    return bool(version >= 1 and link != 0 and state == 0)
 
 
 def _debug_structure(started: Module | None, modules: Sequence[Module], read: Reader) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 _CLONE = re.compile(r"\.(?:cold|warm|part|__part|isra|constprop)(?=\.|$)")
 _PART = re.compile(r"\.(?:cold|warm)(?=\.|$)")
 _RENAMED = re.compile(r"\.(?:llvm|lto_priv)\.\d+$")
+_SUFFIX = re.compile(rf"{_CLONE.pattern}.*|(?<=\w)<.*>$")
 _WORD = re.compile(r"\w+")
 
 # Words that demanglers write although the mangled name does not hold them as they are.
@@ -60,7 +61,7 @@ def close_names(name: str, candidates: Iterable[str], most: int = 3) -> list[str
     folded = name.lower().strip("_")
     near: dict[str, list[str]] = {}
     for candidate in candidates:
-        key = candidate.lower().strip("_")
+        key = _SUFFIX.sub("", candidate).lower().strip("_")
         if abs(len(key) - len(folded)) <= max(2, len(folded) // 4) and (
             key[:1] == folded[:1] or key[1:3] == folded[1:3] or key[-2:] == folded[-2:]
         ):
