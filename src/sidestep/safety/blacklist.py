@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from sidestep.address import Range
 from sidestep.arch.x86_64.code import FunctionCode
-from sidestep.arch.x86_64.placement import SIGNAL_RETURN_SIZE, Cover, describe, leaving_system_call, signal_return
+from sidestep.arch.x86_64.insn import is_syscall
+from sidestep.arch.x86_64.placement import Cover, describe, leaving_system_call
 from sidestep.errors import BLACKLISTED, SHARED_TEXT, Refusal
 from sidestep.safety.context import ModuleContext
 
@@ -30,17 +31,10 @@ class Forbidden(NamedTuple):
 
 def blacklist(context: ModuleContext) -> list[Forbidden]:
     """Everything in or around this module that is known not to be probed, for people to read."""
-    found = [Forbidden(VSYSCALL_PAGE, "the vsyscall page")]
-    found += [Forbidden(where, what) for where, what in context.forbidden]
-    bias = context.bias
-    for each in context.restartable:
-        found.append(Forbidden(Range(each.start + bias, each.end + bias), "a restartable sequence"))
-    for start, content in context.code:
-        offset = signal_return(content)
-        if offset is not None:
-            begin = start + offset + bias
-            found.append(Forbidden(Range(begin, begin + SIGNAL_RETURN_SIZE), "the signal return path"))
-    return found
+    return [Forbidden(VSYSCALL_PAGE, "the vsyscall page"),
+            *(Forbidden(*each) for each in context.forbidden),
+            *(Forbidden(Range(where.start + context.bias, where.end + context.bias), what)
+              for where, what in context.special_code)]  # fmt: skip
 
 
 def refused_module(context: ModuleContext) -> Refusal | None:
@@ -54,26 +48,20 @@ def refused_module(context: ModuleContext) -> Refusal | None:
 
 def refused_range(context: ModuleContext, dcr: Range) -> Refusal | None:
     """A range of the file's addresses touches code that is not probed."""
+    for where, what in context.special_code:
+        if where.overlaps(dcr):
+            return Refusal(BLACKLISTED, f"{what} at {where}")
     run_time = Range(dcr.start + context.bias, dcr.end + context.bias)
     for where, what in ((VSYSCALL_PAGE, "the vsyscall page"), *context.forbidden):
         if where.overlaps(run_time):
             return Refusal(BLACKLISTED, f"{what} at {where}")
-    for where in context.restartable:
-        if where.overlaps(dcr):
-            return Refusal(BLACKLISTED, f"the restartable sequence at {where}")
-    start, nearby = context.window(dcr.start - SIGNAL_RETURN_SIZE + 1, dcr.end + SIGNAL_RETURN_SIZE - 1, dcr.start)
-    offset = signal_return(nearby)
-    if offset is not None:
-        found = Range(start + offset, start + offset + SIGNAL_RETURN_SIZE)
-        if found.overlaps(dcr):
-            return Refusal(BLACKLISTED, f"the signal return path at {found}")
     return None
 
 
 def refused_system_call(code: FunctionCode, cover: Cover) -> Refusal | None:
     """A system call among the instructions of the DCR must stay where it is."""
     for instruction in cover.instructions:
-        name = leaving_system_call(code, instruction)
+        name = leaving_system_call(code, instruction) if is_syscall(instruction) else None
         if name is not None:
             return Refusal(BLACKLISTED, f"{describe(instruction)} is the system call {name}")
     return None

@@ -9,6 +9,7 @@ from sidestep.arch.x86_64.insn import text
 from sidestep.arch.x86_64.placement import undecodable_bytes
 from sidestep.errors import NOT_A_BOUNDARY, NOT_DECODABLE, NOT_IN_TEXT, Refusal
 from sidestep.safety.context import ModuleContext
+from sidestep.safety.leads import leads_of
 
 
 class Boundary(NamedTuple):
@@ -36,8 +37,8 @@ def find_boundary(context: ModuleContext, address: int) -> Boundary | Refusal:
     if instruction.ip != address:
         bounds = f"{instruction.ip:#x}-{instruction.next_ip:#x}"
         return Refusal(NOT_A_BOUNDARY, f"{address:#x} is inside `{text(instruction)}` at {bounds}")
-    if address != code.start and code.doubtful is not None:
-        branch = code.doubtful
-        detail = f"`{text(branch)}` at {branch.ip:#x} leads into an instruction: code and data of {function.name} are mixed"
-        return Refusal(NOT_DECODABLE, detail)
+    if address != code.start:
+        refusal = leads_of(context, code).doubt(address)
+        if refusal is not None:
+            return refusal
     return Boundary(code, index)

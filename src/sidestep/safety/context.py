@@ -19,6 +19,7 @@ from sidestep.arch.x86_64.code import FunctionCode
 from sidestep.arch.x86_64.computed_jumps import unproved_jump
 from sidestep.arch.x86_64.insn import Instruction
 from sidestep.arch.x86_64.jump_tables import JumpTables, find_jump_tables
+from sidestep.arch.x86_64.placement import signal_returns
 from sidestep.arch.x86_64.references import CodeBytes, Reference, taken_addresses
 from sidestep.safety.references import References
 from sidestep.safety.restartable import SectionedFile, restartable_sequences
@@ -84,6 +85,7 @@ class Functions(Protocol):
     def starts(self) -> Sequence[int]: ...
     @property
     def frames(self) -> Frames: ...
+    def at(self, start: int, /) -> Bounds | None: ...
     def containing(self, address: int, /) -> Bounds | None: ...
 
 
@@ -114,6 +116,7 @@ class ModuleContext:
     probes: int = 1
     progress: Callable[[int, int], None] | None = None
     leads: dict[int, FunctionLeads] = field(default_factory=dict, repr=False)
+    _found: dict[int, Bounds] = field(default_factory=dict, repr=False)
     _codes: dict[int, FunctionCode] = field(default_factory=dict, repr=False)
     _unproved: dict[int, Instruction | None] = field(default_factory=dict, repr=False)
 
@@ -138,9 +141,12 @@ class ModuleContext:
         return self.file.text
 
     @cached_property
-    def restartable(self) -> list[Range]:
-        """Code that the kernel restarts, in the file's addresses."""
-        return restartable_sequences(self.file)
+    def special_code(self) -> list[tuple[Range, str]]:
+        """Code that does not move, in the file's addresses, and what it is."""
+        found = [(where, "a restartable sequence") for where in restartable_sequences(self.file)]
+        for start, content in self.code:
+            found += [(where, "the signal return path") for where in signal_returns(content, start)]
+        return found
 
     def bytes_at(self, start: int, end: int) -> bytes:
         """The code from `start` up to `end`, cut where the executable bytes end."""
@@ -160,7 +166,29 @@ class ModuleContext:
     # Functions
 
     def function_at(self, address: int) -> Bounds | None:
+        """The innermost function, or part of one, whose bytes include the address."""
+        starts = self._starts
+        index = bisect_right(starts, address) - 1
+        if index < 0:
+            return None
+        start = starts[index]
+        function = self._found.get(start)
+        if function is None:
+            # What has an unwind entry of its own is a function. A label may be inside of one.
+            function = self.functions.at(start) if start in self._framed else self.functions.containing(address)
+            if function is not None and function.start == start:
+                self._found[start] = function
+        if function is not None and function.start <= address < function.end:
+            return function
         return self.functions.containing(address)
+
+    @cached_property
+    def _starts(self) -> Sequence[int]:
+        return self.functions.starts
+
+    @cached_property
+    def _framed(self) -> frozenset[int]:
+        return frozenset(self.functions.frames.starts)
 
     def code_of(self, function: Bounds) -> FunctionCode:
         """The function's instructions; decoded as they are asked for, kept for the next question."""
@@ -169,22 +197,17 @@ class ModuleContext:
             if len(self._codes) >= _MOST_FUNCTIONS_KEPT:
                 self._codes.clear()
             end = min(function.end, function.start + _LARGEST_FUNCTION)
-            code = FunctionCode(function.start, self.bytes_at(function.start, end))
+            content = self.bytes_at(function.start, end)
+            code = FunctionCode(function.start, content, self._gap_behind(function.start + len(content)))
             self._codes[function.start] = code
         return code
 
-    def gap_behind(self, code: FunctionCode) -> bytes:
-        """The bytes between the function's end and the next thing that has a name or an unwind entry."""
-        starts = self.functions.starts
-        index = bisect_left(starts, code.end)
-        limit = min(starts[index] if index < len(starts) else code.end + _GAP, code.end + _GAP)
-        return self.bytes_at(code.end, limit)
-
-    def starts_in(self, first: int, last: int) -> int | None:
-        """The first address from `first` up to `last` that a function, a part or a label owns."""
-        starts = self.functions.starts
-        index = bisect_left(starts, first)
-        return starts[index] if index < len(starts) and starts[index] < last else None
+    def _gap_behind(self, end: int) -> bytes:
+        """The bytes between a function's end and the next thing that has a name or an unwind entry."""
+        starts = self._starts
+        index = bisect_left(starts, end)
+        limit = min(starts[index] if index < len(starts) else end + _GAP, end + _GAP)
+        return self.bytes_at(end, limit)
 
     # What leads to code
 
@@ -193,8 +216,24 @@ class ModuleContext:
         return References(self.code, self.contents, self.file.is_pic, self.probes, self.progress)
 
     @cached_property
-    def relative_targets(self) -> Sequence[int]:
-        return self.file.relative_targets
+    def named_addresses(self) -> array[int]:
+        """The code addresses that something other than an instruction leads to, ascending: starts of functions and
+        labels, pointers in data, labels of jump tables."""
+        return array("Q", sorted({*self._starts, *self.file.relative_targets, *self.jump_tables.labels}))
+
+    def named_starts(self, first: int, last: int) -> Sequence[int]:
+        """The starts of functions, parts and labels from `first` up to `last`."""
+        starts = self._starts
+        return starts[bisect_left(starts, first) : bisect_left(starts, last)]
+
+    def why_named(self, address: int) -> str:
+        """What leads to one of the `named_addresses`."""
+        if first_in(self._starts, address, address + 1) is not None:
+            function = self.functions.at(address)
+            return f"{function.name if function is not None else 'a label'} starts at {address:#x}"
+        if first_in(self.file.relative_targets, address, address + 1) is not None:
+            return f"a pointer in the data leads to {address:#x}"
+        return f"a jump table leads to {address:#x}"
 
     @cached_property
     def taken(self) -> list[Reference]:
@@ -203,11 +242,18 @@ class ModuleContext:
 
     @cached_property
     def jump_tables(self) -> JumpTables:
-        return find_jump_tables(self.taken, self.contents, self.text, self._function_range)
+        return find_jump_tables(self.taken, self.contents, self.text)
 
-    def _function_range(self, address: int) -> Range | None:
-        function = self.functions.containing(address)
-        return None if function is None else Range(function.start, function.end)
+    @cached_property
+    def _tables_in_code(self) -> list[int]:
+        """Jump tables that stand inside of functions, ascending."""
+        inside = (base for base in self.jump_tables.bases if any(base in each for each in self.text))
+        return sorted(base for base in inside if first_in(self._starts, base, base + 1) is None)
+
+    def tables_in(self, first: int, last: int) -> list[int]:
+        """The jump tables that stand in the code from `first` up to `last`."""
+        tables = self._tables_in_code
+        return tables[bisect_left(tables, first) : bisect_left(tables, last)]
 
     def unproved_jump(self, code: FunctionCode) -> Instruction | None:
         """The function's first computed jump that may lead anywhere."""

@@ -16,7 +16,9 @@ Control can come to an address in these ways only, and each is looked at:
   are scanned when the jump is written.
 
 A pointer that a jump or call takes from memory, from an argument or from an import slot is one of those addresses,
-so such jumps need no proof of their own. Direct branches from other modules do not exist: they have no relocation
+so such jumps need no proof of their own. The same search tells where data stands between the code of a function:
+what is behind it was decoded from nobody knows which byte on, and is not probed; neither is code that nothing leads
+to. Direct branches from other modules do not exist: they have no relocation
 that could aim at the middle of a function. What generated code (a JIT) jumps to is an entry or a pointer it was given.
 """
 
@@ -24,27 +26,38 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from sidestep.address import Range
 from sidestep.arch.x86_64.code import FunctionCode
-from sidestep.arch.x86_64.insn import Instruction, Mnemonic, direct_branch_target, rip_target
+from sidestep.arch.x86_64.insn import (
+    FlowControl,
+    Instruction,
+    Mnemonic,
+    direct_branch_target,
+    falls_through,
+    rip_target,
+)
 from sidestep.arch.x86_64.placement import JUMP_SIZE, Cover, describe
-from sidestep.arch.x86_64.references import SHORT_REACH, Reference, short_branches
-from sidestep.errors import INDIRECT_JUMP, JUMP_INTO_REGION, LANDING_PAD, Refusal
+from sidestep.arch.x86_64.references import LONGEST_IMMEDIATE, SHORT_REACH, Reference, short_branches
+from sidestep.errors import INDIRECT_JUMP, JUMP_INTO_REGION, LANDING_PAD, NOT_DECODABLE, UNREACHABLE, Refusal
 from sidestep.safety.context import ModuleContext, first_in
 
-# From this many questions about one function on, all answers are prepared at once.
+# After this many questions about one function, all answers are prepared at once.
 _FEW = 3
+# The addresses around the one in question that are looked at with it: 16 is what short_branches is quick for.
+_BEFORE, _BEHIND = 5, 11
 _MOST_KEPT = 4096
+_MIXED = "code and data are mixed"
 
 
-class _Lead(NamedTuple):
-    """Something that leads to an address. `source`: the direct branch, None for everything else."""
+class _Known(NamedTuple):
+    """What leads to some addresses: direct branches, and everything else (where it is one of the module's
+    named addresses, the text is empty). `data`: addresses of data that stands between code, and what reads it."""
 
-    source: Instruction | None
-    refusal: Refusal
+    branches: dict[int, list[Instruction]]
+    others: dict[int, str]
+    data: dict[int, str]
 
 
 class FunctionLeads:
@@ -55,123 +68,177 @@ class FunctionLeads:
         self.code = code
         self._around = Range(code.start, code.end)
         self._questions = 0
-        self._known: dict[int, list[_Lead]] | None = None
+        self._known = _Known({}, {}, {})
+        self._first_data: int | None = None
+        self._dead: dict[int, Instruction] = {}
+        self._known_range = Range(0, 0)
         self._pads: list[int] | None = None
         self._pads_read = False
 
     def into(self, cover: Cover) -> Refusal | None:
         """What leads into the bytes of the jump at `cover.start`, its first byte left out; None: nothing does."""
-        first, last = cover.start + 1, cover.start + JUMP_SIZE
-        inner = cover.inner_boundaries
-        refusal = self._find(cover, first, last, inner)
-        if refusal is None and inner:
-            refusal = self._pad_in(inner) or self._unproved()
-        return refusal
+        start, inner = cover.start, cover.inner
+        branches, others, data = self._look(start, start + JUMP_SIZE)
+        end = cover.instructions[-1].next_ip
+        if data:
+            for address in range(start, cover.end):
+                if address in data:
+                    return Refusal(NOT_DECODABLE, data[address])
+        for address in range(start + 1, start + JUMP_SIZE):
+            for branch in branches.get(address, ()):
+                if not start <= branch.ip < end:
+                    return _branch_refusal(branch, address)
+            # Addresses in data are those of instructions; in the middle of one they are something else.
+            if address in others and address in inner:
+                return self._other_refusal(others[address], address)
+        if len(cover.instructions) > 1:
+            return self._pad_in(inner) or self._unproved()
+        return None
 
     def to(self, address: int) -> Refusal | None:
         """What leads to `address` otherwise than by falling through."""
-        for lead in self._leads(address, address + 1, exact=True):
-            return lead.refusal
+        branches, others, _ = self._look(address, address + JUMP_SIZE)
+        for branch in branches.get(address, ()):
+            return _branch_refusal(branch, address)
+        if address in others:
+            return self._other_refusal(others[address], address)
         return self._pad_in([address])
 
-    def _find(self, cover: Cover, first: int, last: int, inner: list[int]) -> Refusal | None:
-        moved = Range(cover.start, cover.instructions[-1].next_ip)
-        exact = bool(inner) or cover.padded
-        for lead in self._leads(first, last, exact):
-            if lead.source is None or lead.source.ip not in moved:
-                return lead.refusal
+    def doubt(self, address: int) -> Refusal | None:
+        """Why it is not certain that `address`, an instruction boundary behind the function's start, is code."""
+        self._look_at_all()
+        code = self.code
+        if code.doubtful is not None:
+            return Refusal(NOT_DECODABLE, f"{describe(code.doubtful)} leads into an instruction, {_MIXED}")
+        if self._first_data is not None and self._first_data <= address:
+            return Refusal(NOT_DECODABLE, f"{self._known.data[self._first_data]}, {_MIXED}")
+        if address in self._dead and self._unproved() is None:
+            return Refusal(UNREACHABLE, f"what follows {describe(self._dead[address])}")
         return None
 
-    def _leads(self, first: int, last: int, exact: bool) -> Iterator[_Lead]:
-        """`exact`: an instruction or padding starts there, so that addresses in data count, too."""
-        self._questions += 1
-        if self._known is None and self._questions > _FEW:
-            self._known = self._all()
-        if self._known is not None:
-            for address in range(first, last):
-                for lead in self._known.get(address, ()):
-                    if exact or lead.source is not None:
-                        yield lead
-            return
-        yield from self._branches(first, last)
-        if exact:
-            yield from self._addresses(first, last)
+    def _look(self, first: int, last: int) -> _Known:
+        """What leads to the addresses `first` up to `last`, at least."""
+        known = self._known_range
+        if not (known.start <= first and last <= known.end):
+            self._questions += 1
+            if self._questions > _FEW:
+                self._look_at_all()
+            else:
+                # The neighbours' answers come with it: of regions that start a little earlier, or behind an endbr64.
+                self._known_range = Range(first - _BEFORE, first + _BEHIND)
+                self._known = self._near(*self._known_range)
+        return self._known
 
-    def _all(self) -> dict[int, list[_Lead]]:
-        """Every lead to an address behind the function's start."""
-        code = self.code
-        known: dict[int, list[_Lead]] = defaultdict(list)
-        # A branch out of the last bytes is refused by their cover, so that the padding behind matters, too.
-        last = code.end + JUMP_SIZE
-        for target, branch in code.branches:
-            if code.start < target < last:
-                known[target].append(_branch_lead(branch, target))
-        # Between instructions that are certain, the function's own branches are exactly these.
-        certain = Range(code.start, code.reach if code.doubtful is None else code.start)
-        for target, field in self._context.references.into(code.start + 1, last, self._around):
-            if field in certain and not _is_lea(code, field):
-                continue
-            lead = _confirm(self._context, Reference(target, field))
-            if lead is not None:
-                known[target].append(lead)
-        for reference in self._short(code.start + 1, last):
-            if reference.field not in certain:
-                lead = _confirm(self._context, reference)
-                if lead is not None:
-                    known[reference.target].append(lead)
-        for lead, address in self._named_addresses(code.start + 1, last):
-            known[address].append(lead)
-        return dict(known)
+    def _look_at_all(self) -> None:
+        whole = Range(self.code.start, self.code.end + _BEHIND)
+        if self._known_range != whole:
+            self._known_range = whole
+            self._known = self._all(*whole)
+            self._first_data = min((at for at in self._known.data if at < self.code.end), default=None)
+            self._dead = self._find_dead()
 
-    def _branches(self, first: int, last: int) -> Iterator[_Lead]:
-        context = self._context
-        for reference in context.references.into(first, last, self._around):
-            lead = _confirm(context, reference)
-            if lead is not None:
-                yield lead
+    def _near(self, first: int, last: int) -> _Known:
+        """For a few addresses: only what may lead there is decoded."""
+        known = _Known(defaultdict(list), {}, {})
+        for reference in self._context.references.into(first - LONGEST_IMMEDIATE, last, self._around):
+            self._confirm(reference, first, last, known)
         for reference in self._short(first, last):
-            lead = _confirm(context, reference)
-            if lead is not None:
-                yield lead
+            self._confirm(reference, first, last, known)
+        self._add_addresses(first, last, known)
+        return known
+
+    def _all(self, first: int, last: int) -> _Known:
+        """For the whole function, which is decoded: its own branches are exactly known."""
+        code = self.code
+        known = _Known(defaultdict(list), {}, {})
+        for target, branch in code.branches:
+            if first <= target < last:
+                known.branches[target].append(branch)
+        certain = Range(code.start, code.reach if code.doubtful is None else code.start)
+        for reference in self._context.references.into(first - LONGEST_IMMEDIATE, last, self._around):
+            if reference.field not in certain or _is_operand(code, reference.field):
+                self._confirm(reference, first, last, known)
+        for reference in self._short(first, last):
+            if reference.field not in certain:
+                self._confirm(reference, first, last, known)
+        self._add_addresses(first, last, known)
+        return known
+
+    def _find_dead(self) -> dict[int, Instruction]:
+        """The instructions that nothing leads to, each with the last one before it that does not fall through."""
+        dead: dict[int, Instruction] = {}
+        branches, others, _ = self._known
+        pads = self._landing_pads()
+        if pads is None:
+            return dead
+        last: Instruction | None = None
+        for address, instruction in zip(self.code.boundaries, self.code.instructions, strict=False):
+            if last is not None:
+                if address in branches or address in others or first_in(pads, address, address + 1) is not None:
+                    last = None
+                else:
+                    dead[address] = last
+                    continue
+            if instruction.flow_control != FlowControl.NEXT and not falls_through(instruction):
+                last = instruction
+        return dead
 
     def _short(self, first: int, last: int) -> list[Reference]:
-        start, content = self._context.window(first - SHORT_REACH, last + SHORT_REACH, first)
+        start, content = self._context.window(first - SHORT_REACH, last + SHORT_REACH, self.code.start)
         return short_branches(content, start, first, last)
 
-    def _addresses(self, first: int, last: int) -> Iterator[_Lead]:
-        for lead, _ in self._named_addresses(first, last):
-            yield lead
+    def _add_addresses(self, first: int, last: int, known: _Known) -> None:
+        named = self._context.named_addresses
+        for index in range(bisect_left(named, first), bisect_left(named, last)):
+            known.others[named[index]] = ""
+        for base in self._context.tables_in(first, last):
+            known.data[base] = f"a jump table stands at {base:#x}"
+        for target, field in self._context.references.constants_into(first, last, self._around):
+            known.others.setdefault(target, f"the four bytes at {field:#x} may be the address {target:#x}")
 
-    def _named_addresses(self, first: int, last: int) -> Iterator[tuple[_Lead, int]]:
-        context = self._context
-        start = context.starts_in(first, last)
-        while start is not None:
-            function = context.function_at(start)
-            name = function.name if function is not None and function.start == start else "a label"
-            yield _Lead(None, Refusal(JUMP_INTO_REGION, f"{name} starts at {start:#x}")), start
-            start = context.starts_in(start + 1, last)
-        for values, what in (
-            (context.relative_targets, "a pointer in the data leads"),
-            (context.jump_tables.labels, "a jump table leads"),
-        ):
-            address = first_in(values, first, last)
-            while address is not None:
-                yield _Lead(None, Refusal(JUMP_INTO_REGION, f"{what} to {address:#x}")), address
-                address = first_in(values, address + 1, last)
-        for target, field in context.references.constants_into(first, last, self._around):
-            detail = f"the four bytes at {field:#x} may be the address {target:#x}"
-            yield _Lead(None, Refusal(JUMP_INTO_REGION, detail)), target
+    def _confirm(self, reference: Reference, first: int, last: int, known: _Known) -> None:
+        """Find out what the instruction at a possible reference to `first` up to `last` really does."""
+        possible, field = reference
+        function = self._context.function_at(field)
+        instruction = None
+        if function is not None:
+            code = self._context.code_of(function)
+            instruction = code.containing(field)
+        if instruction is None:
+            if first <= possible < last:
+                what = f"the bytes at {field:#x} perhaps lead to {possible:#x}, they belong to no known instruction"
+                known.others[possible] = what
+            return
+        target = direct_branch_target(instruction)
+        if target is not None and first <= target < last:
+            known.branches[target].append(instruction)
+            return
+        target = rip_target(instruction)
+        if target is not None and first <= target < last:
+            if instruction.mnemonic == Mnemonic.LEA:
+                known.others[target] = f"{describe(instruction)} takes the address {target:#x}"
+            else:
+                known.data[target] = f"{describe(instruction)} takes {target:#x} for data"
+        elif first <= possible < last and code.doubtful is not None:
+            known.others[possible] = f"the bytes at {field:#x} perhaps lead to {possible:#x}, {_MIXED}"
 
-    def _pad_in(self, addresses: list[int]) -> Refusal | None:
+    def _other_refusal(self, what: str, address: int) -> Refusal:
+        return Refusal(JUMP_INTO_REGION, what or self._context.why_named(address))
+
+    def _landing_pads(self) -> list[int] | None:
         if not self._pads_read:
             self._pads_read = True
             self._pads = self._context.landing_pads(self.code)
-        if self._pads is None:
+        return self._pads
+
+    def _pad_in(self, addresses: list[int]) -> Refusal | None:
+        pads = self._landing_pads()
+        if pads is None:
             return Refusal(LANDING_PAD, "the function's exception table cannot be read")
-        for address in addresses:
-            index = bisect_left(self._pads, address)
-            if index < len(self._pads) and self._pads[index] == address:
-                return Refusal(LANDING_PAD, f"exceptions land at {address:#x}")
+        if pads:
+            for address in addresses:
+                if first_in(pads, address, address + 1) is not None:
+                    return Refusal(LANDING_PAD, f"exceptions land at {address:#x}")
         return None
 
     def _unproved(self) -> Refusal | None:
@@ -189,34 +256,11 @@ def leads_of(context: ModuleContext, code: FunctionCode) -> FunctionLeads:
     return leads
 
 
-def _confirm(context: ModuleContext, reference: Reference) -> _Lead | None:
-    """What the instruction at a possible reference really does; None: it is none."""
-    target, field = reference
-    function = context.function_at(field)
-    if function is None:
-        return _Lead(None, _possible(field, target))
-    code = context.code_of(function)
-    instruction = code.containing(field)
-    if instruction is None:
-        return _Lead(None, _possible(field, target))
-    if direct_branch_target(instruction) == target:
-        return _branch_lead(instruction, target)
-    if instruction.mnemonic == Mnemonic.LEA and rip_target(instruction) == target:
-        return _Lead(None, Refusal(JUMP_INTO_REGION, f"{describe(instruction)} takes the address {target:#x}"))
-    if code.doubtful is not None:
-        return _Lead(None, _possible(field, target))
-    return None
+def _branch_refusal(branch: Instruction, target: int) -> Refusal:
+    return Refusal(JUMP_INTO_REGION, f"{describe(branch)} leads to {target:#x}")
 
 
-def _branch_lead(branch: Instruction, target: int) -> _Lead:
-    return _Lead(branch, Refusal(JUMP_INTO_REGION, f"{describe(branch)} leads to {target:#x}"))
-
-
-def _possible(field: int, target: int) -> Refusal:
-    detail = f"the bytes at {field:#x} may be a branch to {target:#x}, and what they are cannot be told"
-    return Refusal(JUMP_INTO_REGION, detail)
-
-
-def _is_lea(code: FunctionCode, field: int) -> bool:
+def _is_operand(code: FunctionCode, field: int) -> bool:
+    """The displacement may be that of an operand relative to the instruction pointer (ModRM mod=00 rm=101)."""
     offset = field - code.start
-    return offset >= 2 and code.code[offset - 2] == 0x8D
+    return offset >= 1 and code.code[offset - 1] & 0xC7 == 0x05

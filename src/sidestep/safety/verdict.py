@@ -111,7 +111,7 @@ def _place(
     notes: tuple[str, ...],
 ) -> Placement | Refusal:
     """Judge the region from instruction `start` on, for a probe of instruction `probed`."""
-    region = cover(code, start, context.gap_behind(code))
+    region = cover(code, start)
     if isinstance(region, Refusal):
         return region
     refusal = (
@@ -159,7 +159,7 @@ def _placement(context: ModuleContext, region: Cover, probed: int, notes: tuple[
     if region.start != probed:
         notes += (f"the region starts at {region.start:#x}, before the probepoint",)
     return Placement(
-        "padding" if region.padded else "jump" if len(instructions) == 1 else "region",
+        "padding" if region.is_padded else "jump" if len(instructions) == 1 else "region",
         probed + bias,
         Range(region.start + bias, region.end + bias),
         instructions,

@@ -9,7 +9,8 @@ from operator import attrgetter
 from sidestep.arch.x86_64.insn import Instruction, decode, direct_branch_target
 
 # More than the 15 bytes of the longest instruction: what does not decode with so many bytes is no instruction.
-_CHUNK = 512
+_FIRST_PIECE = 48
+_PIECE = 512
 _leaves_the_line = attrgetter("flow_control")
 
 
@@ -21,17 +22,19 @@ class FunctionCode:
     address of every decoded instruction and, as its last element, the address behind them.
     """
 
-    __slots__ = ("_branches", "_bytes", "_doubtful", "boundaries", "end", "instructions", "start", "stuck")
+    __slots__ = ("_branches", "_bytes", "_doubtful", "boundaries", "end", "gap", "instructions", "start", "stuck")
 
-    def __init__(self, start: int, code: bytes) -> None:
+    def __init__(self, start: int, code: bytes, gap: bytes = b"") -> None:
+        """`gap`: the bytes behind the function that belong to nothing."""
         self.start = start
+        self.gap = gap
         self.end = start + len(code)
         self._bytes = code
         self.instructions: list[Instruction] = []
         self.boundaries: list[int] = [start]
         self.stuck = False
         self._branches: list[tuple[int, Instruction]] | None = None
-        self._doubtful: Instruction | bool | None = None
+        self._doubtful: list[Instruction] | None = None
 
     @property
     def code(self) -> bytes:
@@ -45,18 +48,20 @@ class FunctionCode:
     def decode_to(self, address: int) -> bool:
         """Decode until an instruction covers `address`; False: the bytes before it, or at it, are none."""
         boundaries = self.boundaries
+        if address < boundaries[-1]:
+            return address >= self.start
         while boundaries[-1] <= address:
             at = boundaries[-1]
             if self.stuck or at >= self.end:
                 return False
             offset = at - self.start
-            more = decode(self._bytes[offset : offset + _CHUNK], at)
+            more = decode(self._bytes[offset : offset + (_PIECE if offset else _FIRST_PIECE)], at)
             if not more:
                 self.stuck = True
                 return False
             self.instructions += more
             boundaries.extend(islice(accumulate(map(len, more), initial=at), 1, None))
-        return address >= self.start
+        return True
 
     def decode_all(self) -> bool:
         """Decode the whole function; False: `reach` is where it stops."""
@@ -100,8 +105,9 @@ class FunctionCode:
         no sign of that: the rest of the instruction is an instruction that ends at the same boundary.
         """
         if self._doubtful is None:
-            self._doubtful = self._find_doubtful() or False
-        return self._doubtful or None
+            found = self._find_doubtful()
+            self._doubtful = [] if found is None else [found]
+        return self._doubtful[0] if self._doubtful else None
 
     def _find_doubtful(self) -> Instruction | None:
         for target, branch in self.branches:

@@ -48,17 +48,19 @@ _LONGEST_LINE = 200
 _INFO = InstructionInfoFactory()
 _WRITES = (OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE)
 _KEPT_BY_CALLS = frozenset({"rbx", "rsp", "rbp", "r12", "r13", "r14", "r15"})
-_FS_POINTER_GUARD = 0x30  # glibc's header of the thread control block
 
 
 def unproved_jump(code: FunctionCode, bases: Container[int], labels: Sequence[int]) -> Instruction | None:
     """The first jump of the function that may lead anywhere, or None. `bases` and `labels` are those of the
-    module's jump tables, labels ascending. The function must be decodable to its last such jump."""
-    if not _MAY_JUMP_BY_REGISTER.search(code.code):
-        return None
-    code.decode_all()
+    module's jump tables, labels ascending. Where the function cannot be decoded up to such a jump, it is the last
+    instruction before the bytes that are none."""
     walk: _Walk | None = None
-    for index, instruction in enumerate(code.instructions):
+    for match in _MAY_JUMP_BY_REGISTER.finditer(code.code):
+        index = code.index_containing(code.start + match.end() - 1)
+        if index is None:
+            # It may be such a jump, behind bytes that nobody can decode: nothing is known about it.
+            return code.instructions[-1] if code.instructions else None
+        instruction = code.instructions[index]
         if is_indirect_jump(instruction) and instruction.op0_kind == OpKind.REGISTER:
             source = general_register(instruction.op0_register)
         elif _is_pushed_return(code, index):
@@ -84,6 +86,7 @@ class _Walk:
     def __init__(self, code: FunctionCode, bases: Container[int], labels: Sequence[int]) -> None:
         self._instructions = code.instructions
         self._bases = bases
+        code.decode_all()
         numbers = {address: index for index, address in enumerate(code.boundaries[:-1])}
         self._sources: dict[int, list[int]] = defaultdict(list)
         for target, branch in code.branches:
@@ -159,8 +162,9 @@ class _Walk:
         if mnemonic == Mnemonic.ADD:
             return [] if self._is_added_entry(index, instruction, name) else None
         if mnemonic == Mnemonic.XOR and instruction.op1_kind == OpKind.MEMORY:
-            guarded = instruction.segment_prefix == Register.FS
-            return [(index, name)] if guarded and instruction.memory_displacement == _FS_POINTER_GUARD else None
+            # A stored pointer that is encrypted with the process's pointer guard, as setjmp's are.
+            guarded = instruction.segment_prefix == Register.FS or rip_target(instruction) is not None
+            return [(index, name)] if guarded else None
         if mnemonic in (Mnemonic.ROR, Mnemonic.ROL):
             return [(index, name)]
         return None
@@ -199,13 +203,25 @@ class _Walk:
         if instruction.op1_kind != OpKind.MEMORY or instruction.op0_kind != OpKind.REGISTER:
             return False
         made = self._maker(line, base, 0)
-        if made is not None and line[made].mnemonic == Mnemonic.LEA:
-            target = rip_target(line[made])
-            if target is not None:
-                return target in self._bases
-        # The base comes from further away: then the load must have used the same register, not changed since.
-        used = (general_register(instruction.memory_base), general_register(instruction.memory_index))
-        return base in used and (made is None or made > load)
+        parts = (general_register(instruction.memory_base), general_register(instruction.memory_index))
+        if base in parts and (made is None or made > load):
+            # One register is the table's address for the load and for the sum.
+            return True
+        if made is None or (table := self._constant(line[made])) is None:
+            return False
+        entry_address = rip_target(instruction)
+        if entry_address is not None:
+            # The index is a constant.
+            return table in self._bases and entry_address >= table and (entry_address - table) % 4 == 0
+        # Code that is not optimised takes the address twice.
+        makers = [self._maker(line, part, load + 1) for part in parts]
+        return table in self._bases and any(
+            maker is not None and self._constant(line[maker]) == table for maker in makers
+        )
+
+    @staticmethod
+    def _constant(instruction: Instruction) -> int | None:
+        return rip_target(instruction) if instruction.mnemonic == Mnemonic.LEA else None
 
     @staticmethod
     def _maker(line: Sequence[Instruction], name: str | None, first: int) -> int | None:

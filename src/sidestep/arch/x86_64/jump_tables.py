@@ -9,9 +9,8 @@ minus the table's own address, which a rip-relative `lea` takes:
     jmp    *%rax
 
 So every address that any `lea` takes is tried as such a table. Its first number must lead into code; text, other
-data and most code fail there. Where a table ends is not written anywhere: reading goes on as long as the numbers
-lead into code, across the next table only while they stay inside the function that took the address (a table read
-from another one's base leads elsewhere). That finds too many labels rather than too few.
+data and most code fail there. Where a table ends is not written anywhere: reading goes on up to the next table, as
+long as the numbers lead into code. That finds too many labels rather than too few.
 
 Tables of 64-bit addresses have relocations in position-independent code; in other code every constant counts as a
 label (references.search_constants).
@@ -22,7 +21,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 
 from sidestep.address import Range
 from sidestep.arch.x86_64.references import CodeBytes, Reference
@@ -37,7 +36,7 @@ class JumpTables:
 
     __slots__ = ("bases", "labels")
 
-    def __init__(self, bases: Sequence[int], labels: array[int]) -> None:
+    def __init__(self, bases: Iterable[int], labels: array[int]) -> None:
         self.bases = frozenset(bases)
         self.labels = labels
 
@@ -46,16 +45,15 @@ def find_jump_tables(
     taken: Sequence[Reference],
     stretches: Sequence[CodeBytes],
     code: Sequence[Range],
-    function_at: Callable[[int], Range | None],
 ) -> JumpTables:
-    """`taken` are the addresses that code takes, with the place that takes each; `stretches` all bytes of the file
-    that may hold tables, ascending; `code` the executable ranges; `function_at` gives the function of an address."""
+    """`taken` are the addresses that code takes; `stretches` all bytes of the file that may hold tables, ascending;
+    `code` the executable ranges."""
     starts = [stretch.start for stretch in stretches]
     low = min((each.start for each in code), default=0)
     high = max((each.end for each in code), default=0)
     single = len(code) == 1
-    takers: dict[int, list[int]] = {}
-    for base, field in taken:
+    bases: set[int] = set()
+    for base in {reference.target for reference in taken}:
         index = bisect_right(starts, base) - 1
         if index < 0:
             continue
@@ -65,18 +63,17 @@ def find_jump_tables(
             continue
         label = base + _signed_32(content, offset)[0]
         if low <= label < high and (single or any(label in each for each in code)):
-            takers.setdefault(base, []).append(field)
+            bases.add(base)
     labels: set[int] = set()
-    for base, fields in takers.items():
+    for base in bases:
         start, content = stretches[bisect_right(starts, base) - 1]
-        owners = [owner for field in fields[:16] if (owner := function_at(field)) is not None]
         offset = base - start
         last = min(len(content) - 3, offset + 4 * _LONGEST_TABLE)
         for at in range(offset, last, 4):
             label = base + _signed_32(content, at)[0]
             if not (low <= label < high and (single or any(label in each for each in code))):
                 break
-            if at != offset and start + at in takers and not any(label in owner for owner in owners):
+            if at != offset and start + at in bases:
                 break
             labels.add(label)
-    return JumpTables(tuple(takers), array("Q", sorted(labels)))
+    return JumpTables(bases, array("Q", sorted(labels)))

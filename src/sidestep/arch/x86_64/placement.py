@@ -5,13 +5,14 @@ Only what the bytes themselves say is decided here; whether anything leads into 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from sidestep.address import Range
 from sidestep.arch.x86_64.code import FunctionCode
 from sidestep.arch.x86_64.computed_jumps import writes
 from sidestep.arch.x86_64.insn import (
+    FlowControl,
     Instruction,
     Mnemonic,
     OpKind,
@@ -33,32 +34,30 @@ _PAGE = 4096
 _LONGEST_INSTRUCTION = 15
 
 # mov $15,%rax (or %eax); syscall: what a signal handler returns to. Unwinders know the frame by these bytes.
-_SIGNAL_RETURN = re.compile(rb"(?:\x48\xc7\xc0|\xb8)\x0f\x00\x00\x00\x0f\x05")
-SIGNAL_RETURN_SIZE = 9
+_SIGNAL_RETURN_TAIL = b"\x0f\x00\x00\x00\x0f\x05"
+_SIGNAL_RETURN_HEADS = (b"\x48\xc7\xc0", b"\xb8")
 
 
-@dataclass(frozen=True, slots=True)
-class Cover:
+class Cover(NamedTuple):
     """Whole instructions from `start` on that a jump there would replace.
 
     `end` is at least `start + JUMP_SIZE`; the bytes between the last instruction and `end` are padding that nothing
-    executes.
+    executes. `inner`: where instructions start in the bytes that the jump overwrites, its first byte left out.
+    `is_straight`: no instruction but the last one leads anywhere but to the next.
     """
 
     start: int
     end: int
     instructions: tuple[Instruction, ...]
-    padded: bool = False
-
-    @property
-    def inner_boundaries(self) -> list[int]:
-        """Where instructions start in the bytes that the jump overwrites, its first byte left out."""
-        limit = self.start + JUMP_SIZE
-        return [instruction.ip for instruction in self.instructions[1:] if instruction.ip < limit]
+    inner: list[int]
+    is_straight: bool = True
+    is_padded: bool = False
 
     @property
     def has_inner_branches(self) -> bool:
         """An instruction of the region leads to another one of it, not the first."""
+        if self.is_straight and direct_branch_target(self.instructions[-1]) is None:
+            return False
         end = self.instructions[-1].next_ip
         return any(
             (target := direct_branch_target(instruction)) is not None and self.start < target < end
@@ -75,39 +74,42 @@ def describe(instruction: Instruction) -> str:
     return f"`{text(instruction)}` at {instruction.ip:#x}"
 
 
-def cover(code: FunctionCode, index: int, gap: bytes) -> Cover | Refusal:
-    """The whole instructions from number `index` on that have five bytes together.
-
-    `gap` is what follows the function up to the next address that anything owns; it may serve as padding.
-    """
-    start = code.boundaries[index]
+def cover(code: FunctionCode, index: int) -> Cover | Refusal:
+    """The whole instructions from number `index` on that have five bytes together, with padding if need be."""
+    boundaries = code.boundaries
+    start = end = boundaries[index]
     taken: list[Instruction] = []
-    end = start
-    while end - start < JUMP_SIZE:
-        if taken and is_call(taken[-1]):
-            # Its return address would lie inside the jump.
-            return Refusal(CALL_IN_REGION, describe(taken[-1]))
-        if taken and not falls_through(taken[-1]):
-            return _cover_padding(code, taken, gap)
+    is_straight = True
+    while True:
         if not code.decode_to(end):
-            return _cover_padding(code, taken, gap) if end >= code.end else _undecodable(code)
-        instruction = code.instructions[index + len(taken)]
-        if taken and is_endbr64(instruction):
-            return Refusal(INDIRECT_JUMP, f"{describe(instruction)} marks a place that computed jumps lead to")
+            return _cover_padding(code, taken) if end >= code.end else _undecodable(code)
+        instruction = code.instructions[index]
         refusal = relocatable(instruction)
         if refusal is not None:
             return refusal
+        if taken and is_endbr64(instruction):
+            return Refusal(INDIRECT_JUMP, f"{describe(instruction)} marks a place that computed jumps lead to")
         taken.append(instruction)
-        end = instruction.next_ip
-    return Cover(start, end, tuple(taken))
+        index += 1
+        end = boundaries[index]
+        if end - start >= JUMP_SIZE:
+            inner = [each.ip for each in taken[1:]]
+            return Cover(start, end, tuple(taken), inner, is_straight)
+        if instruction.flow_control != FlowControl.NEXT:
+            if is_call(instruction):
+                # Its return address would lie inside the jump.
+                return Refusal(CALL_IN_REGION, describe(instruction))
+            if not falls_through(instruction):
+                return _cover_padding(code, taken)
+            is_straight = False
 
 
-def _cover_padding(code: FunctionCode, taken: Sequence[Instruction], gap: bytes) -> Cover | Refusal:
+def _cover_padding(code: FunctionCode, taken: Sequence[Instruction]) -> Cover | Refusal:
     """Complete the cover with the padding behind its last instruction, inside the function or behind it."""
     start, last = taken[0].ip, taken[-1]
     end = last.next_ip
     inside = code.code[end - code.start :][: JUMP_SIZE + _LONGEST_INSTRUCTION]
-    available = inside + gap[: JUMP_SIZE + _LONGEST_INSTRUCTION]
+    available = inside + code.gap[: JUMP_SIZE + _LONGEST_INSTRUCTION]
     padding: list[Instruction] = []
     for instruction in decode(available, end):
         if end - start >= JUMP_SIZE or not is_padding(instruction):
@@ -116,14 +118,14 @@ def _cover_padding(code: FunctionCode, taken: Sequence[Instruction], gap: bytes)
         end = instruction.next_ip
     if end - start < JUMP_SIZE:
         return Refusal(TOO_SHORT, f"{describe(last)} ends {last.next_ip - start} bytes behind {start:#x}")
-    if not falls_through(last):
-        return Cover(start, end, tuple(taken), padded=True)
-    # Control goes on into the padding, so that its instructions move, too.
-    for instruction in padding:
+    # If control goes on into the padding, its instructions move, too.
+    moved = (*taken, *padding) if falls_through(last) else tuple(taken)
+    for instruction in moved[len(taken) :]:
         refusal = relocatable(instruction)
         if refusal is not None:
             return refusal
-    return Cover(start, end, (*taken, *padding), padded=True)
+    inner = [each.ip for each in (*taken[1:], *padding)]
+    return Cover(start, end, moved, inner, is_straight=False, is_padded=True)
 
 
 def _undecodable(code: FunctionCode) -> Refusal:
@@ -150,10 +152,17 @@ def faulting(instructions: Sequence[Instruction]) -> Instruction | None:
     return next((instruction for instruction in instructions if can_fault(instruction)), None)
 
 
-def signal_return(code: bytes) -> int | None:
-    """The offset of the instructions that return from a signal handler."""
-    match = _SIGNAL_RETURN.search(code)
-    return match.start() if match else None
+def signal_returns(code: bytes, start: int) -> list[Range]:
+    """Where `code` (at address `start`) holds the instructions that return from a signal handler."""
+    found = []
+    at = code.find(_SIGNAL_RETURN_TAIL)
+    while at >= 0:
+        for head in _SIGNAL_RETURN_HEADS:
+            if code.endswith(head, 0, at):
+                found.append(Range(start + at - len(head), start + at + len(_SIGNAL_RETURN_TAIL)))
+                break
+        at = code.find(_SIGNAL_RETURN_TAIL, at + 1)
+    return found
 
 
 # Linux system calls after which control is not simply behind the instruction in the same process, on the same stack.
@@ -161,14 +170,12 @@ _LEAVING_CALLS = {15: "rt_sigreturn", 56: "clone", 58: "vfork", 435: "clone3"}
 
 
 def leaving_system_call(code: FunctionCode, instruction: Instruction) -> str | None:
-    """The name of the system call, if `instruction` is a `syscall` for rt_sigreturn, clone, vfork or clone3.
+    """The name of the system call, if the `syscall` instruction is for rt_sigreturn, clone, vfork or clone3.
 
     The number is the constant that was last moved into rax before it. Where the number is no constant (the
     `syscall()` function) the call may run in a copy: a child that clone makes there finds the same copy in its
     memory and goes on behind it.
     """
-    if not is_syscall(instruction):
-        return None
     index = code.index_containing(instruction.ip)
     wanted = "rax"
     for before in reversed(code.instructions[:index]):
