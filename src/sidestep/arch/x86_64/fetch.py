@@ -39,7 +39,7 @@ WORKING_REGISTERS: Final = ("rax", "rcx", "rdx", RECORD_POINTER, "r11")
 """What the code of an event clobbers (rax and rdx hold the tsc, rcx and r11 do not survive system calls)."""
 
 Resolve: TypeAlias = Callable[[SymbolMemory], int]
-"""The run-time address of a variable."""
+"""The run-time address that `@SYM+OFFSET` reads, its offset added."""
 
 FaultLabel: TypeAlias = Callable[[], Label]
 """The label to go to from here when memory is not there; asked at each place that needs it."""
