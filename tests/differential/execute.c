@@ -68,6 +68,7 @@ static const struct header *header;
 static const struct test_case *cases;
 static const unsigned char *memory_contents, *bytes;
 static struct result *results;
+static unsigned char *writable_areas[2];
 static unsigned char *memory_after_first;
 static unsigned char state_after_first[STATE_SIZE];
 static uint64_t current, which;
@@ -151,16 +152,25 @@ static int component_differs(unsigned char *one, unsigned char *other, int i)
     return memcmp(a, b, size) != 0;
 }
 
+// Code is written through a second mapping: what a run stores into it must fault, or it would last.
+static unsigned char *writable(uint64_t address)
+{
+    for (int i = 0; i < 2; i++)
+        if (address - header->code_areas[i] < header->code_area_size)
+            return writable_areas[i] + (address - header->code_areas[i]);
+    _exit(4);
+}
+
 static void put_code(const struct test_case *test)
 {
     for (int i = 0; i < CODES; i++)
-        memcpy((void *)test->code[i].address, bytes + test->code[i].offset, test->code[i].size);
+        memcpy(writable(test->code[i].address), bytes + test->code[i].offset, test->code[i].size);
 }
 
 static void remove_code(const struct test_case *test)
 {
     for (int i = 0; i < CODES; i++)
-        memset((void *)test->code[i].address, 0xcc, test->code[i].size);
+        memset(writable(test->code[i].address), 0xcc, test->code[i].size);
 }
 
 static void start(ucontext_t *context)
@@ -243,14 +253,27 @@ static void handler(int number, siginfo_t *info, void *argument)
     start(context);
 }
 
-static void *area(uint64_t address, uint64_t size, int protection)
+static void area(uint64_t address, uint64_t size, int protection, int file)
 {
-    void *place = mmap((void *)address, size, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-    if (place != (void *)address) {
+    int flags = MAP_SHARED | MAP_FIXED_NOREPLACE | (file < 0 ? MAP_ANONYMOUS : 0);
+    if (mmap((void *)address, size, protection, flags, file, 0) != (void *)address) {
         perror("mmap of an area");
         exit(2);
     }
-    return place;
+}
+
+static void code_area(int i)
+{
+    uint64_t size = header->code_area_size;
+    int file = memfd_create("code", 0);
+    if (file < 0 || ftruncate(file, size) < 0) {
+        perror("memfd_create");
+        exit(2);
+    }
+    writable_areas[i] = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    memset(writable_areas[i], 0xcc, size);
+    area(header->code_areas[i], size, PROT_READ | PROT_EXEC, file);
+    close(file);
 }
 
 static void *whole_file(const char *path, uint64_t *size)
@@ -287,9 +310,8 @@ int main(int count, char **words)
     results = mmap(NULL, results_size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     memory_after_first = malloc(header->memory_size);
     for (int i = 0; i < 2; i++)
-        memset(area(header->code_areas[i], header->code_area_size, PROT_READ | PROT_WRITE | PROT_EXEC), 0xcc,
-               header->code_area_size);
-    area(header->memory, header->memory_size, PROT_READ | PROT_WRITE);
+        code_area(i);
+    area(header->memory, header->memory_size, PROT_READ | PROT_WRITE, -1);
     for (unsigned i = 2; i < 10; i++) {
         unsigned a, b, c, d;
         if (__get_cpuid_count(0xd, i, &a, &b, &c, &d) && a && b + a <= STATE_SIZE) {

@@ -50,11 +50,11 @@ class Layout:
         return self.memory + self.memory_size // 4
 
 
-LOW = Layout(0x100_0000, 0x300_0000, 0x500_0000)
-HIGH = Layout(0x5555_5000_0000, 0x5555_6000_0000, 0x5555_4000_0000)
-FAR = Layout(0x5555_5000_0000, 0x7A00_0000_0000, 0x5555_4000_0000)
+LOW = Layout(0x123_4000, 0x345_6000, 0x567_8000)
+HIGH = Layout(0x5555_5123_4000, 0x5555_6345_6000, 0x5555_4567_8000)
+FAR = Layout(0x5555_5123_4000, 0x7A00_0345_6000, 0x5555_4567_8000)
 # Return addresses whose low half has its sign bit set, and a copy below the original.
-SIGNED = Layout(0x5555_F000_0000, 0x5555_C000_0000, 0x5555_E000_0000)
+SIGNED = Layout(0x5555_F123_4000, 0x5555_C345_6000, 0x5555_E567_8000)
 
 
 class Run(NamedTuple):
