@@ -2,50 +2,79 @@
 
 Usually each thread has a block of counters of its own: found through the fs base (which the ABI puts at
 fs:0), incremented without a lock. Where fs:0 cannot be trusted the process's block is incremented with one.
+
+Thousands of probes are placed at once, so all that does not depend on the probe is made once a register pair.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from functools import cache
+from typing import Final, NamedTuple
 
 from sidestep.arch.x86_64.frame import RED_ZONE, Emission, Frame
 from sidestep.arch.x86_64.runtime import Runtime
-from sidestep.arch.x86_64.shapes import add, and_, at, cmp, fs, inc, lea, mov, pop, push, rip, shr, test
+from sidestep.arch.x86_64.shapes import (
+    Piece,
+    add,
+    and_,
+    at,
+    cmp,
+    fs,
+    inc,
+    lea,
+    mov,
+    pop,
+    push,
+    rip,
+    shr,
+    test,
+)
 from sidestep.events import layout
 
 THREAD_REGISTERS: Final = 2
 LOCKED_REGISTERS: Final = 1
+
+_ANY_DISPLACEMENT: Final = 0x7654_3210  # stands for a counter's place in its block
+
+
+class _Increment(NamedTuple):
+    """`inc` of a counter in the block that a register points to, up to the counter's displacement."""
+
+    plain: bytes
+    locked: bytes
+
+
+class _Search(NamedTuple):
+    """The pieces between which the probe's own addresses and numbers stand."""
+
+    skip_red_zone: bytes
+    push: bytes
+    pop: bytes
+    restore_red_zone: bytes
 
 
 def count_by_thread(
     emission: Emission, frame: Frame, runtime: Runtime, index: int, registers: tuple[str, str]
 ) -> None:
     """Increments counter `index` of the thread. Clobbers both `registers` and the flags."""
-    assembler, emit = emission.assembler, emission.assembler.emit
+    assembler = emission.assembler
     block, slot = registers
+    hash_base, compare_key, load_block = _table_lookup(block, slot)
     unknown, known = emission.new_label(), emission.new_label()
-    emit(mov(block, fs(0)))
-    emit(mov(low_half(slot), low_half(block)))
-    emit(shr(low_half(slot), layout.THREAD_HASH_SHIFT))
-    emit(and_(low_half(slot), layout.THREAD_HASH_MASK))
-    emit(add(slot, rip(runtime.thread_table_pointer)))
-    emit(cmp(at(slot), block))
+    assembler.raw(hash_base)
+    assembler.emit(add(slot, rip(runtime.thread_table_pointer)))
+    assembler.raw(compare_key)
     assembler.jump_if("ne", unknown)
-    emit(mov(block, at(slot, 8)))
+    assembler.raw(load_block)
     assembler.label(known)
-    emit(inc(at(block, 8 * index)))
-    skips_red_zone = frame.depth == 0
+    assembler.raw(_increment(block).plain + _displacement(index))
+    search = _search(block, frame.depth == 0)
 
     def find_block() -> None:
         assembler.label(unknown)
-        if skips_red_zone:
-            emit(lea("rsp", at("rsp", -RED_ZONE)))
-        emit(push(block))
-        emit(push(8 * index))
+        assembler.raw(search.skip_red_zone + search.push + b"\x68" + _displacement(index))  # push $imm32
         assembler.call_to(runtime.thread_block)
-        emit(pop(block))
-        if skips_red_zone:
-            emit(lea("rsp", at("rsp", RED_ZONE)))
+        assembler.raw(search.pop + search.restore_red_zone)
         assembler.jump(known)
 
     emission.later(find_block)
@@ -53,25 +82,20 @@ def count_by_thread(
 
 def count_by_process(emission: Emission, frame: Frame, runtime: Runtime, index: int, block: str) -> None:
     """Increments counter `index` of the process, with a lock. Clobbers the register `block` and the flags."""
-    assembler, emit = emission.assembler, emission.assembler.emit
+    assembler = emission.assembler
     unknown, known = emission.new_label(), emission.new_label()
-    emit(mov(block, rip(runtime.process_page_pointer)))
-    emit(mov(block, at(block, layout.PROCESS_BLOCK_OFFSET)))
-    emit(test(block, block))
+    assembler.emit(mov(block, rip(runtime.process_page_pointer)))
+    assembler.raw(_process_block(block))
     assembler.jump_if("e", unknown)
     assembler.label(known)
-    emit(inc(at(block, 8 * index), lock=True))
-    skips_red_zone = frame.depth == 0
+    assembler.raw(_increment(block).locked + _displacement(index))
+    search = _search(block, frame.depth == 0)
 
     def find_block() -> None:
         assembler.label(unknown)
-        if skips_red_zone:
-            emit(lea("rsp", at("rsp", -RED_ZONE)))
-        emit(push(block))
+        assembler.raw(search.skip_red_zone + search.push)
         assembler.call_to(runtime.process_block)
-        emit(pop(block))
-        if skips_red_zone:
-            emit(lea("rsp", at("rsp", RED_ZONE)))
+        assembler.raw(search.pop + search.restore_red_zone)
         assembler.jump(known)
 
     emission.later(find_block)
@@ -80,3 +104,48 @@ def count_by_process(emission: Emission, frame: Frame, runtime: Runtime, index: 
 def low_half(register: str) -> str:
     """The 32-bit name of a general register."""
     return f"{register}d" if register[1].isdigit() else f"e{register[1:]}"
+
+
+@cache
+def _table_lookup(block: str, slot: str) -> tuple[bytes, bytes, bytes]:
+    """`slot` = the hash of the fs base in `block`; their comparison; `block` = the block in the slot."""
+    hash_base = _bytes(
+        mov(block, fs(0)),
+        mov(low_half(slot), low_half(block)),
+        shr(low_half(slot), layout.THREAD_HASH_SHIFT),
+        and_(low_half(slot), layout.THREAD_HASH_MASK),
+    )
+    return hash_base, _bytes(cmp(at(slot), block)), _bytes(mov(block, at(slot, 8)))
+
+
+@cache
+def _process_block(block: str) -> bytes:
+    return _bytes(mov(block, at(block, layout.PROCESS_BLOCK_OFFSET)), test(block, block))
+
+
+@cache
+def _increment(block: str) -> _Increment:
+    counter = at(block, _ANY_DISPLACEMENT)
+    return _Increment(_bytes(inc(counter))[:-4], _bytes(inc(counter, lock=True))[:-4])
+
+
+@cache
+def _search(block: str, skips_red_zone: bool) -> _Search:
+    down, up = lea("rsp", at("rsp", -RED_ZONE)), lea("rsp", at("rsp", RED_ZONE))
+    return _Search(
+        _bytes(down) if skips_red_zone else b"",
+        _bytes(push(block)),
+        _bytes(pop(block)),
+        _bytes(up) if skips_red_zone else b"",
+    )
+
+
+def _displacement(index: int) -> bytes:
+    """A counter's place in its block."""
+    return (8 * index).to_bytes(4, "little")
+
+
+def _bytes(*pieces: Piece) -> bytes:
+    """Pieces without RIP-relative operands, one behind the other."""
+    assert all(isinstance(piece, bytes) for piece in pieces)
+    return b"".join(piece for piece in pieces if isinstance(piece, bytes))
