@@ -19,7 +19,7 @@ REGISTERS = (
     "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi",
     "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "flags",
 )  # fmt: skip
-SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGALRM = 4, 5, 7, 8, 11, 14
+SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGVTALRM = 4, 5, 7, 8, 11, 26
 STATUS_FLAGS = 0x8D5  # OF SF ZF AF PF CF
 DIRECTION_FLAG = 0x400
 

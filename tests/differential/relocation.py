@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from differential.execution import REGISTERS, SIGALRM, SIGTRAP, Case, End, Result, run_from
+from differential.execution import REGISTERS, SIGTRAP, SIGVTALRM, Case, End, Result, run_from
 from sidestep.arch.x86_64 import insn
 from sidestep.arch.x86_64.relocate import Relocator
 from sidestep.arch.x86_64.writer import Assembler
@@ -126,4 +126,4 @@ def ended_by_int3(result: Result) -> bool:
 
 
 def is_endless(result: Result) -> bool:
-    return all(end.signal == SIGALRM for end in result.ends)
+    return all(end.signal == SIGVTALRM for end in result.ends)

@@ -158,7 +158,8 @@ def test_calls_and_jumps_through_32_bit_addresses(bench: Bench) -> None:
 def test_the_stack_pointer_as_an_operand(bench: Bench, layout: Layout) -> None:
     snippets = [
         "push %rsp", "push (%rsp)", "push 8(%rsp)", "push $-5", "push $0x12345678", "pushw $3", "pushf",
-        "pushfw", "pop %rsp", "pop (%rsp)", "pop 8(%rsp)", "pop %rbp", "enter $16, $0", "enter $32, $1", "sub $8, %rsp",
+        "pushfw", "pop %rsp", "pop (%rsp)", "pop 8(%rsp)", "pop %rbp", "enter $16, $0", "enter $32, $1",
+        "sub $8, %rsp",
         "lea -8(%rsp,%rax), %rdx", "mov %rsp, %rbp", "xchg %rsp, %rbx", "and $-16, %rsp", "push %fs", "leave",
         "push %rbp; mov %rsp, %rbp; push %r15; push %r14", "push %rax; pop (%rsp)", "push %rsp; pop %rsp",
     ]  # fmt: skip
