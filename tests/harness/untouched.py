@@ -133,20 +133,18 @@ def differences(before: State, after: State) -> list[str]:
     return found
 
 
-def remains(before: State, after: State) -> list[str]:
+def remains(before: State, after: State, *, makes_code: bool = False) -> list[str]:
     """What a probing session may have left behind in a process that itself went on working in between.
 
     Such a process allocates, opens and starts threads of its own: only code, executable mappings, mappings of
-    files or shared memory that were not there, signal handlers and the tracer count.
+    files or shared memory that were not there, signal handlers and the tracer count. With `makes_code` it
+    also maps code of its own.
     """
     found = _code_differences(before, after)
     known = {(area.start, area.path) for area in before.areas}
     for area in after.areas:
-        if "w" in area.permissions and area.executable and area not in before.areas:
-            found.append(f"writable and executable: {area}")
-        elif area.executable and (area.start, area.path) not in known and not area.inode:
-            found.append(f"executable mapping added: {area}")
-        elif "sidestep" in area.path:
+        new = area.executable and (area.start, area.path) not in known and not area.inode
+        if "sidestep" in area.path or (new and not makes_code):
             found.append(f"mapping added: {area}")
     found += [f"descriptor added: {name}" for name in after.descriptors.values() if "sidestep" in name]
     for tid, masks in after.threads.items():
@@ -176,8 +174,3 @@ def _changes(what: str, before: dict, after: dict) -> list[str]:
         for key in keys
         if before.get(key) != after.get(key)
     ]
-
-
-def writable_and_executable(pid: int) -> list[str]:
-    """Mappings that are both; there must never be one of ours."""
-    return [str(area) for area in read_areas(pid) if "w" in area.permissions and area.executable]
