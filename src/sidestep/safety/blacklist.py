@@ -1,11 +1,13 @@
 """Code that is never probed, and instructions that never move.
 
-* Sidestep's own areas in the target, the vsyscall page, code that is no private mapping of a file (the vdso, shared
-  mappings);
-* the signal return path: the kernel and unwinders know it by its bytes, and Sidestep's own system calls end in it;
-* restartable sequences: the kernel aborts them when a thread leaves their range, and a copy is outside of it;
-* the system calls clone, clone3, vfork and rt_sigreturn: a child starts behind the instruction, or control never
-  comes back to it.
+* Sidestep's own areas in the target, the vsyscall page, code that is no private mapping of a file (the
+  vdso, shared mappings);
+* the signal return path: the kernel and unwinders know it by its bytes, and Sidestep's own system calls end
+  in it;
+* restartable sequences: the kernel aborts them when a thread leaves their range, and a copy is outside of
+  it;
+* the system calls clone, clone3, vfork and rt_sigreturn: a child starts behind the instruction, or control
+  never comes back to it.
 """
 
 from __future__ import annotations

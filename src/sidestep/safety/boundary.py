@@ -13,15 +13,15 @@ from sidestep.safety.leads import leads_of
 
 
 class Boundary(NamedTuple):
-    """Instruction number `index` of the function."""
+    """An instruction of a function, by its number."""
 
     code: FunctionCode
-    index: int
+    number: int
 
 
 def find_boundary(context: ModuleContext, address: int) -> Boundary | Refusal:
-    """The instruction that starts at `address` (of the file). Instructions are counted off from the function's start,
-    in the file's bytes: what probes or debuggers wrote into the memory does not matter."""
+    """The instruction that starts at `address` (of the file). Instructions are counted off from the
+    function's start, in the file's bytes: what probes or debuggers wrote into the memory does not matter."""
     if not any(address in each for each in context.text):
         return Refusal(NOT_IN_TEXT, f"{address:#x} in {context.name}" if context.name else f"{address:#x}")
     function = context.function_at(address)

@@ -1,8 +1,8 @@
 """Reference tables of large files, kept from one session to the next in the user's cache directory.
 
-A file is known by a hash of its code, so that a table can never be applied to other code. What lies in the cache is
-not trusted for more than that: it must belong to this user, nobody else may be able to write it, and its form is
-checked. Without a usable cache everything works as well, only slower.
+A file is known by a hash of its code, so that a table can never be applied to other code. What lies in the
+cache is not trusted for more than that: it must belong to this user, nobody else may be able to write it,
+and its form is checked. Without a usable cache everything works as well, only slower.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ def load(code: Sequence[CodeBytes]) -> ReferenceTable | None:
     magic, stored, base, count, checksum = _HEADER.unpack_from(raw)
     body = raw[_HEADER.size :]
     lowest = min(each.start for each in code)
-    if (magic, stored, base) != (_MAGIC, digest, lowest) or len(body) != 8 * count or zlib.crc32(body) != checksum:
+    if (
+        (magic, stored, base) != (_MAGIC, digest, lowest)
+        or len(body) != 8 * count
+        or zlib.crc32(body) != checksum
+    ):
         return None
     return ReferenceTable(base, array("Q", body))
 

@@ -20,8 +20,8 @@ from sidestep.safety.verdict import verdict_at
 class Census:
     """Counts of instructions: by tactic, and by the name of the reason where one is refused.
 
-    `examples` has the first detail of each reason. `before` counts placements whose region starts before the
-    instruction (they are in `tactics` as well).
+    `examples` has the first detail of each reason. `before` counts placements whose region starts before
+    the instruction (they are in `tactics` as well).
     """
 
     functions: int = 0

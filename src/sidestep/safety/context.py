@@ -1,8 +1,8 @@
 """What the verdicts about one module are made from, read once and kept.
 
-A `ModuleContext` works on the file's own addresses (those that nm and objdump print); `bias` is what is added to
-them in the target, 0 for a file that nobody runs. Nothing here trusts the file: every table is bounded by the size
-of what was read.
+A `ModuleContext` works on the file's own addresses (those that nm and objdump print); `bias` is what is
+added to them in the target, 0 for a file that nobody runs. Nothing here trusts the file: every table is
+bounded by the size of what was read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sidestep.address import Range
 from sidestep.arch.x86_64.code import FunctionCode
-from sidestep.arch.x86_64.computed_jumps import unproved_jump
+from sidestep.arch.x86_64.computed_jumps import taken_address, unproved_jump
 from sidestep.arch.x86_64.insn import Instruction
 from sidestep.arch.x86_64.jump_tables import JumpTables, find_jump_tables
 from sidestep.arch.x86_64.placement import signal_returns
@@ -32,7 +32,7 @@ _LARGEST_FUNCTION = 1 << 24
 _GAP = 64
 
 Memory = Callable[[int, int], bytes]
-"""Original bytes of the target: (run-time address, size) to bytes, without what probes of ours have changed."""
+"""Original bytes of the target, without our own probes: (run-time address, size) to bytes."""
 
 
 class LoadedSegment(Protocol):
@@ -175,7 +175,9 @@ class ModuleContext:
         function = self._found.get(start)
         if function is None:
             # What has an unwind entry of its own is a function. A label may be inside of one.
-            function = self.functions.at(start) if start in self._framed else self.functions.containing(address)
+            function = (
+                self.functions.at(start) if start in self._framed else self.functions.containing(address)
+            )
             if function is not None and function.start == start:
                 self._found[start] = function
         if function is not None and function.start <= address < function.end:
@@ -217,8 +219,8 @@ class ModuleContext:
 
     @cached_property
     def named_addresses(self) -> array[int]:
-        """The code addresses that something other than an instruction leads to, ascending: starts of functions and
-        labels, pointers in data, labels of jump tables."""
+        """The code addresses that something other than an instruction leads to, ascending: starts of
+        functions and labels, pointers in data, labels of jump tables."""
         return array("Q", sorted({*self._starts, *self.file.relative_targets, *self.jump_tables.labels}))
 
     def named_starts(self, first: int, last: int) -> Sequence[int]:
@@ -247,8 +249,18 @@ class ModuleContext:
     @cached_property
     def _tables_in_code(self) -> list[int]:
         """Jump tables that stand inside of functions, ascending."""
-        inside = (base for base in self.jump_tables.bases if any(base in each for each in self.text))
-        return sorted(base for base in inside if first_in(self._starts, base, base + 1) is None)
+        bases = self.jump_tables.bases
+        return sorted(
+            {base for base, field in self.taken if base in bases and self._is_table_in_code(base, field)}
+        )
+
+    def _is_table_in_code(self, base: int, field: int) -> bool:
+        """Code takes the address inside a function, and not by chance."""
+        if first_in(self._starts, base, base + 1) is not None or not any(base in each for each in self.text):
+            return False
+        function = self.function_at(field)
+        instruction = self.code_of(function).containing(field) if function is not None else None
+        return instruction is not None and taken_address(instruction) == base
 
     def tables_in(self, first: int, last: int) -> list[int]:
         """The jump tables that stand in the code from `first` up to `last`."""

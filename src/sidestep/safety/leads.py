@@ -3,23 +3,24 @@
 Control can come to an address in these ways only, and each is looked at:
 
 * falling through from the instruction before it: inside the region, hence in its copy;
-* a direct branch or call: rel8 from 128 bytes around, rel32 from anywhere in the module. Found at every byte offset
-  (arch.x86_64.references), then confirmed or rejected by decoding the function that holds it. A branch that stands
-  in the region itself is no harm: its copy leads to the copy;
-* an address that somebody holds. Addresses of code are made by a `lea`, by an immediate, or by a pointer in data
-  (in position-independent files one with a relocation); all of these are looked at. Where a function or a label
-  with a name starts, anybody may hold its address;
+* a direct branch or call: rel8 from 128 bytes around, rel32 from anywhere in the module. Found at every
+  byte offset (arch.x86_64.references), then confirmed or rejected by decoding the function that holds it. A
+  branch that stands in the region itself is no harm: its copy leads to the copy;
+* an address that somebody holds. Addresses of code are made by a `lea`, by an immediate, or by a pointer in
+  data (in position-independent files one with a relocation); all of these are looked at. Where a function
+  or a label with a name starts, anybody may hold its address;
 * a table of offsets that a switch jumps by: arch.x86_64.jump_tables;
 * arithmetic: arch.x86_64.computed_jumps;
 * an exception that lands: the function's exception table;
-* a return address or a saved instruction pointer: behind calls, which are last in a region; else on the stacks that
-  are scanned when the jump is written.
+* a return address or a saved instruction pointer: behind calls, which are last in a region; else on the
+  stacks that are scanned when the jump is written.
 
-A pointer that a jump or call takes from memory, from an argument or from an import slot is one of those addresses,
-so such jumps need no proof of their own. The same search tells where data stands between the code of a function:
-what is behind it was decoded from nobody knows which byte on, and is not probed; neither is code that nothing leads
-to. Direct branches from other modules do not exist: they have no relocation
-that could aim at the middle of a function. What generated code (a JIT) jumps to is an entry or a pointer it was given.
+A pointer that a jump or call takes from memory, from an argument or from an import slot is one of those
+addresses, so such jumps need no proof of their own. The same search tells where data stands between the
+code of a function: what is behind it was decoded from nobody knows which byte on, and is not probed;
+neither is code that nothing leads to. Direct branches from other modules do not exist: they have no
+relocation that could aim at the middle of a function. What generated code (a JIT) jumps to is an entry or a
+pointer it was given.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ from sidestep.safety.context import ModuleContext, first_in
 
 # After this many questions about one function, all answers are prepared at once.
 _FEW = 3
-# The addresses around the one in question that are looked at with it: 16 is what short_branches is quick for.
+# The addresses around the one in question that are looked at with it: 16 is what short_branches is quick
+# for.
 _BEFORE, _BEHIND = 5, 11
 _MOST_KEPT = 4096
 _MIXED = "code and data are mixed"
@@ -53,7 +55,8 @@ _MIXED = "code and data are mixed"
 
 class _Known(NamedTuple):
     """What leads to some addresses: direct branches, and everything else (where it is one of the module's
-    named addresses, the text is empty). `data`: addresses of data that stands between code, and what reads it."""
+    named addresses, the text is empty). `data`: addresses of data that stands between code, and what reads
+    it."""
 
     branches: dict[int, list[Instruction]]
     others: dict[int, str]
@@ -76,7 +79,7 @@ class FunctionLeads:
         self._pads_read = False
 
     def into(self, cover: Cover) -> Refusal | None:
-        """What leads into the bytes of the jump at `cover.start`, its first byte left out; None: nothing does."""
+        """What leads into the bytes of the jump at `cover.start` behind its first; None: nothing does."""
         start, inner = cover.start, cover.inner
         branches, others, data = self._look(start, start + JUMP_SIZE)
         end = cover.instructions[-1].next_ip
@@ -105,7 +108,7 @@ class FunctionLeads:
         return self._pad_in([address])
 
     def doubt(self, address: int) -> Refusal | None:
-        """Why it is not certain that `address`, an instruction boundary behind the function's start, is code."""
+        """Why it is not certain that `address`, a boundary behind the function's start, is code."""
         self._look_at_all()
         code = self.code
         if code.doubtful is not None:
@@ -124,7 +127,8 @@ class FunctionLeads:
             if self._questions > _FEW:
                 self._look_at_all()
             else:
-                # The neighbours' answers come with it: of regions that start a little earlier, or behind an endbr64.
+                # The neighbours' answers come with it: of regions that start a little earlier, or behind an
+                # endbr64.
                 self._known_range = Range(first - _BEFORE, first + _BEHIND)
                 self._known = self._near(*self._known_range)
         return self._known
@@ -165,7 +169,7 @@ class FunctionLeads:
         return known
 
     def _find_dead(self) -> dict[int, Instruction]:
-        """The instructions that nothing leads to, each with the last one before it that does not fall through."""
+        """The instructions that nothing leads to, each with the last jump or return before it."""
         dead: dict[int, Instruction] = {}
         branches, others, _ = self._known
         pads = self._landing_pads()
@@ -174,7 +178,11 @@ class FunctionLeads:
         last: Instruction | None = None
         for address, instruction in zip(self.code.boundaries, self.code.instructions, strict=False):
             if last is not None:
-                if address in branches or address in others or first_in(pads, address, address + 1) is not None:
+                if (
+                    address in branches
+                    or address in others
+                    or first_in(pads, address, address + 1) is not None
+                ):
                     last = None
                 else:
                     dead[address] = last
@@ -206,7 +214,7 @@ class FunctionLeads:
             instruction = code.containing(field)
         if instruction is None:
             if first <= possible < last:
-                what = f"the bytes at {field:#x} perhaps lead to {possible:#x}, they belong to no known instruction"
+                what = f"the bytes at {field:#x}, in no known instruction, perhaps lead to {possible:#x}"
                 known.others[possible] = what
             return
         target = direct_branch_target(instruction)
@@ -261,6 +269,6 @@ def _branch_refusal(branch: Instruction, target: int) -> Refusal:
 
 
 def _is_operand(code: FunctionCode, field: int) -> bool:
-    """The displacement may be that of an operand relative to the instruction pointer (ModRM mod=00 rm=101)."""
+    """The displacement may be that of an operand off the instruction pointer (ModRM mod=00 rm=101)."""
     offset = field - code.start
     return offset >= 1 and code.code[offset - 1] & 0xC7 == 0x05

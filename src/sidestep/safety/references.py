@@ -1,8 +1,8 @@
 """Which places of a module may refer to an address: searched for one by one, or from a table of all of them.
 
-A table of all references costs 50 ms a megabyte of code to build and serves any number of questions; a search for
-the references to one function costs 8 ms a megabyte. Few questions about a module are answered by searching, many
-(or a table that an earlier session left in the cache) by the table.
+A table of all references costs 50 ms a megabyte of code to build and serves any number of questions; a
+search for the references to one function costs 8 ms a megabyte. Few questions about a module are answered
+by searching, many (or a table that an earlier session left in the cache) by the table.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from sidestep.address import Range
 from sidestep.arch.x86_64.references import CodeBytes, Reference, ReferenceTable, search, search_constants
 from sidestep.safety import cache
 
-# Questions that are searched for before the table is built, and the size of code above which it is built at once:
-# the cache then makes the next session fast.
+# Questions that are searched for before the table is built, and the size of code above which it is built at
+# once: the cache then makes the next session fast.
 _SEARCHES = 5
 _LARGE = 8 << 20
 # The reach of one search: what the upper half of a displacement distinguishes.

@@ -1,17 +1,20 @@
 """Placements of single probes, and the regions that armed probes share.
 
-A placement is the answer for one probepoint alone. Where the regions of several probepoints meet, `merge` makes one
-region of them: one jump, one detour buffer, in which each probe is called before the copy of its instruction.
+A placement is the answer for one probepoint alone. Where the regions of several probepoints meet, `merge`
+makes one region of them: one jump, one detour buffer, in which each probe is called before the copy of its
+instruction.
 
-Why hits stay exact. Let [start, start + 5) be the bytes of a region's jump, and call an address *clean* when nothing
-leads to it but falling through. Every placement was made only after (start, start + 5) was found clean.
+Why hits stay exact. Let [start, start + 5) be the bytes of a region's jump, and call an address *clean*
+when nothing leads to it but falling through. Every placement was made only after (start, start + 5) was
+found clean.
 
-* A probepoint inside another jump's bytes is clean, so whoever reaches it passed the jump and is in the buffer.
-* A probepoint behind those five bytes, in the tail of a region, keeps its original bytes. It may be served by the
-  buffer alone only if it is clean as well; then again whoever reaches it passed the jump. `merge` extends a region
-  only along addresses that one of the merged placements found clean, without a gap.
-* All other probepoints get a jump of their own: two jumps never share a byte, because a probepoint at or behind the
-  end of a region is at least five bytes behind its start.
+* A probepoint inside another jump's bytes is clean, so whoever reaches it passed the jump and is in the
+  buffer.
+* A probepoint behind those five bytes, in the tail of a region, keeps its original bytes. It may be served
+  by the buffer alone only if it is clean as well; then again whoever reaches it passed the jump. `merge`
+  extends a region only along addresses that one of the merged placements found clean, without a gap.
+* All other probepoints get a jump of their own: two jumps never share a byte, because a probepoint at or
+  behind the end of a region is at least five bytes behind its start.
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ class Placement:
     address       the insertion address: the probe is called before the instruction that starts here
     dcr           the bytes that move to the detour buffer; the jump is written at its start. It starts before
                   `address` where there is no room behind it
-    instructions  the original instructions of the DCR; padding behind them that nothing executes is left out
-    has_inner_branches  an instruction of the DCR leads to another one of it, so all of them must move
+    instructions  the original instructions of the DCR; padding behind them that nothing executes is left
+    out has_inner_branches  an instruction of the DCR leads to another one of it, so all of them must move
     notes         what a person who asks how the probe is placed should know
     """
 
@@ -58,8 +61,8 @@ class Placement:
 
     @property
     def interior(self) -> list[int]:
-        """The addresses inside the DCR where a thread, a saved instruction pointer or a return address may stand
-        that was there before the jump: each boundary but the first."""
+        """The addresses inside the DCR where a thread, a saved instruction pointer or a return address may
+        stand that was there before the jump: each boundary but the first."""
         return [instruction.ip for instruction in self.instructions[1:]]
 
 
@@ -83,8 +86,8 @@ class Region:
 
     @property
     def interior(self) -> list[int]:
-        """Each instruction boundary of the DCR but the first: saved instruction pointers there must be looked for,
-        behind the jump's bytes too, since a thread that returns there would miss a probe."""
+        """Each instruction boundary of the DCR but the first: saved instruction pointers there must be looked
+        for, behind the jump's bytes too, since a thread that returns there would miss a probe."""
         return [instruction.ip for instruction in self.instructions[1:]]
 
 
@@ -119,8 +122,8 @@ class _Growing:
 def merge(placements: Iterable[Placement]) -> list[Region]:
     """The regions that serve all `placements`, ascending: as many as can have a jump of their own.
 
-    Placements of different modules may be mixed. The result depends on the set of placements only, not on the order
-    in which they were made or armed.
+    Placements of different modules may be mixed. The result depends on the set of placements only, not on
+    the order in which they were made or armed.
     """
     regions: list[Region] = []
     growing: _Growing | None = None

@@ -1,8 +1,8 @@
 """Restartable sequences (rseq) of a file: code that must not run anywhere else.
 
-Descriptors are `struct rseq_cs` of the kernel's <linux/rseq.h> (version, flags, start_ip, post_commit_offset,
-abort_ip: 32 bytes), which by convention lie in the section `__rseq_cs`. The four bytes before the abort address are
-a signature that the kernel checks.
+Descriptors are `struct rseq_cs` of the kernel's <linux/rseq.h> (version, flags, start_ip,
+post_commit_offset, abort_ip: 32 bytes), which by convention lie in the section `__rseq_cs`. The four bytes
+before the abort address are a signature that the kernel checks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class SectionedFile(Protocol):
 
 
 def restartable_sequences(file: SectionedFile) -> list[Range]:
-    """The code ranges of all sequences and the signatures of their abort handlers, ascending, in file addresses."""
+    """The code ranges of all sequences and the signatures of their abort handlers, ascending, in file
+    addresses."""
     section = file.section("__rseq_cs")
     if section is None:
         return []
@@ -61,7 +62,9 @@ def _apply_relocations(file: SectionedFile, address: int, content: bytearray) ->
     if table is None:
         return
     raw = file.read(table, min(file.dynamic.get(_DT_RELASZ, 0), 1 << 27))
-    for where, info, addend in _RELOCATION.iter_unpack(raw[: len(raw) // _RELOCATION.size * _RELOCATION.size]):
+    for where, info, addend in _RELOCATION.iter_unpack(
+        raw[: len(raw) // _RELOCATION.size * _RELOCATION.size]
+    ):
         offset = where - address
         if info & 0xFFFFFFFF == _R_RELATIVE and 0 <= offset <= len(content) - 8:
             content[offset : offset + 8] = (addend & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little")

@@ -10,15 +10,14 @@ Rules, in the order in which they are asked:
 6. no instruction that moves can fault, in a program that handles faults itself
 7. the bytes in memory are those of the file
 
-A region usually starts at the probepoint. Where that is refused, regions that start up to four bytes before it are
-tried, the nearest first: as nothing may lead into a region, whoever reaches the probepoint comes through its start.
-Details give the file's own addresses, as nm and objdump print them.
+A region usually starts at the probepoint. Where that is refused, regions that start up to four bytes before
+it are tried, the nearest first: as nothing may lead into a region, whoever reaches the probepoint comes
+through its start. Details give the file's own addresses, as nm and objdump print them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from sidestep.address import Range
 from sidestep.arch.x86_64.code import FunctionCode
@@ -92,12 +91,17 @@ def verdict_at(context: ModuleContext, boundary: Boundary) -> Placement | Refusa
 
 
 def _earlier_starts(code: FunctionCode, index: int) -> Iterator[int]:
-    """The instructions before number `index` whose region would hold it, and from which control falls through to
-    it."""
+    """The instructions before number `index` whose region would hold it, and from which control falls through
+    to it."""
     probed = code.boundaries[index]
     for start in range(index - 1, -1, -1):
         before = code.instructions[start]
-        if before.ip <= probed - JUMP_SIZE or is_call(before) or not falls_through(before) or is_endbr64(before):
+        if (
+            before.ip <= probed - JUMP_SIZE
+            or is_call(before)
+            or not falls_through(before)
+            or is_endbr64(before)
+        ):
             return
         yield start
 

@@ -8,7 +8,8 @@ from operator import attrgetter
 
 from sidestep.arch.x86_64.insn import Instruction, decode, direct_branch_target
 
-# More than the 15 bytes of the longest instruction: what does not decode with so many bytes is no instruction.
+# More than the 15 bytes of the longest instruction: what does not decode with so many bytes is no
+# instruction.
 _FIRST_PIECE = 48
 _PIECE = 512
 _leaves_the_line = attrgetter("flow_control")
@@ -22,7 +23,17 @@ class FunctionCode:
     address of every decoded instruction and, as its last element, the address behind them.
     """
 
-    __slots__ = ("_branches", "_bytes", "_doubtful", "boundaries", "end", "gap", "instructions", "start", "stuck")
+    __slots__ = (
+        "_branches",
+        "_bytes",
+        "_doubtful",
+        "boundaries",
+        "end",
+        "gap",
+        "instructions",
+        "start",
+        "stuck",
+    )
 
     def __init__(self, start: int, code: bytes, gap: bytes = b"") -> None:
         """`gap`: the bytes behind the function that belong to nothing."""
@@ -42,7 +53,7 @@ class FunctionCode:
 
     @property
     def reach(self) -> int:
-        """The address behind what is decoded so far; with `stuck` set, nothing from there on can be decoded."""
+        """The address behind what is decoded so far; with `stuck` set, nothing there can be decoded."""
         return self.boundaries[-1]
 
     def decode_to(self, address: int) -> bool:
@@ -84,8 +95,8 @@ class FunctionCode:
 
     @property
     def branches(self) -> list[tuple[int, Instruction]]:
-        """(target, instruction) of every branch, loop and call whose target is in its encoding, of all that can
-        be decoded."""
+        """(target, instruction) of every branch, loop and call whose target is in its encoding, of all that
+        can be decoded."""
         if self._branches is None:
             self.decode_all()
             found = []
@@ -100,9 +111,10 @@ class FunctionCode:
     def doubtful(self) -> Instruction | None:
         """A branch that leads into the middle of an instruction of this function, or None.
 
-        Such a branch says that data stands between the instructions, or that two instruction streams share bytes:
-        then being no instruction in this decoding proves nothing. A branch past prefixes (`lock` is skipped so) is
-        no sign of that: the rest of the instruction is an instruction that ends at the same boundary.
+        Such a branch says that data stands between the instructions, or that two instruction streams share
+        bytes: then being no instruction in this decoding proves nothing. A branch past prefixes (`lock` is
+        skipped so) is no sign of that: the rest of the instruction is an instruction that ends at the same
+        boundary.
         """
         if self._doubtful is None:
             found = self._find_doubtful()

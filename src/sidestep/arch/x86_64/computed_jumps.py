@@ -1,18 +1,21 @@
 """Is it known where a function's computed jumps lead?
 
-A jump through a register or memory takes an address that somebody made. In compiled code only these can make one:
+A jump through a register or memory takes an address that somebody made. In compiled code only these can
+make one:
 
 * a constant: a rip-relative `lea`, an immediate, a pointer in data (safety.leads looks at all of them);
-* the place behind a call (return addresses, setjmp, getcontext): never inside a region, where a call is last;
+* the place behind a call (return addresses, setjmp, getcontext): never inside a region, where a call is
+  last;
 * a sum: the entry of a table of offsets plus the table's address (jump_tables finds their labels).
 
-Pointers that were loaded from memory, passed as an argument, or returned by a call were made in one of these ways
-somewhere else; only a *sum that is computed here* can lead where no constant points. So a jump is proved when no
-arithmetic reaches it except the sum of a table's entry and its own base. What is left unproved is hand-written:
-jumps into unrolled loops (`lea`, `shl`, `add`), and tables of offsets to something else than themselves.
+Pointers that were loaded from memory, passed as an argument, or returned by a call were made in one of
+these ways somewhere else; only a *sum that is computed here* can lead where no constant points. So a jump
+is proved when no arithmetic reaches it except the sum of a table's entry and its own base. What is left
+unproved is hand-written: jumps into unrolled loops (`lea`, `shl`, `add`), and tables of offsets to
+something else than themselves.
 
-Not covered, and found in no compiled program: an interpreter that fills a table of pointers by arithmetic at run
-time (LuaJIT does). Its labels follow unconditional jumps, which no region goes across.
+Not covered, and found in no compiled program: an interpreter that fills a table of pointers by arithmetic
+at run time (LuaJIT does). Its labels follow unconditional jumps, which no region goes across.
 """
 
 from __future__ import annotations
@@ -24,7 +27,6 @@ from collections.abc import Container, Sequence
 
 from sidestep.arch.x86_64.code import FunctionCode
 from sidestep.arch.x86_64.insn import (
-    GENERAL_REGISTERS,
     Instruction,
     InstructionInfoFactory,
     Mnemonic,
@@ -39,7 +41,8 @@ from sidestep.arch.x86_64.insn import (
     rip_target,
 )
 
-# jmp *%r64 (FF E0-E7, r8-r15 with a REX prefix), and push %r64; ret. Most functions have neither at any byte offset.
+# jmp *%r64 (FF E0-E7, r8-r15 with a REX prefix), and push %r64; ret. Most functions have neither at any
+# byte offset.
 _MAY_JUMP_BY_REGISTER = re.compile(rb"\xff[\xe0-\xe7]|[\x50-\x57]\xc3")
 # A walk that visits more instructions than this ends without a proof.
 _LONGEST_WALK = 4000
@@ -52,8 +55,8 @@ _KEPT_BY_CALLS = frozenset({"rbx", "rsp", "rbp", "r12", "r13", "r14", "r15"})
 
 def unproved_jump(code: FunctionCode, bases: Container[int], labels: Sequence[int]) -> Instruction | None:
     """The first jump of the function that may lead anywhere, or None. `bases` and `labels` are those of the
-    module's jump tables, labels ascending. Where the function cannot be decoded up to such a jump, it is the last
-    instruction before the bytes that are none."""
+    module's jump tables, labels ascending. Where the function cannot be decoded up to such a jump, it is
+    the last instruction before the bytes that are none."""
     walk: _Walk | None = None
     for match in _MAY_JUMP_BY_REGISTER.finditer(code.code):
         index = code.index_containing(code.start + match.end() - 1)
@@ -124,7 +127,8 @@ class _Walk:
         return before
 
     def _origins(self, index: int, name: str) -> list[tuple[int, str]] | None:
-        """Where the value that `name` has behind instruction `index` comes from: (instruction, register before it).
+        """Where the value of `name` behind instruction `index` comes from: (instruction, register before
+        it).
 
         Empty: from memory, a constant, a call, a table. None: from arithmetic.
         """
@@ -136,23 +140,26 @@ class _Walk:
         return self._made_by(index, instruction, name)
 
     def _made_by(self, index: int, instruction: Instruction, name: str) -> list[tuple[int, str]] | None:
-        mnemonic = instruction.mnemonic
+        mnemonic, source_kind = instruction.mnemonic, int(instruction.op1_kind)
         if mnemonic == Mnemonic.MOV or _is_conditional_move(instruction):
             follow = [] if not _is_conditional_move(instruction) else [(index, name)]
-            if instruction.op1_kind == OpKind.REGISTER:
+            if source_kind == OpKind.REGISTER:
                 source = general_register(instruction.op1_register)
                 if source is None or instruction.op1_register != register(source):
                     return None
                 follow.append((index, source))
-            elif instruction.op1_kind == OpKind.MEMORY and instruction.op0_register != register(name):
+            elif source_kind == OpKind.MEMORY and instruction.op0_register != register(name):
                 return None
             return follow
         if mnemonic in (Mnemonic.POP, Mnemonic.MOVQ, Mnemonic.XCHG, Mnemonic.LEAVE):
             return []
         if mnemonic == Mnemonic.LEA:
-            if rip_target(instruction) is not None:
+            if taken_address(instruction) is not None:
                 return []
-            base, scaled = general_register(instruction.memory_base), general_register(instruction.memory_index)
+            base, scaled = (
+                general_register(instruction.memory_base),
+                general_register(instruction.memory_index),
+            )
             displaced = instruction.memory_displacement != 0 or instruction.memory_index_scale != 1
             if base and scaled and not displaced and self._is_table_sum(index, base, scaled):
                 return []
@@ -161,9 +168,9 @@ class _Walk:
             return None
         if mnemonic == Mnemonic.ADD:
             return [] if self._is_added_entry(index, instruction, name) else None
-        if mnemonic == Mnemonic.XOR and instruction.op1_kind == OpKind.MEMORY:
+        if mnemonic == Mnemonic.XOR and source_kind == OpKind.MEMORY:
             # A stored pointer that is encrypted with the process's pointer guard, as setjmp's are.
-            guarded = instruction.segment_prefix == Register.FS or rip_target(instruction) is not None
+            guarded = int(instruction.segment_prefix) == Register.FS or rip_target(instruction) is not None
             return [(index, name)] if guarded else None
         if mnemonic in (Mnemonic.ROR, Mnemonic.ROL):
             return [(index, name)]
@@ -184,7 +191,8 @@ class _Walk:
         return self._is_entry_of(index, one, other) or self._is_entry_of(index, other, one)
 
     def _is_entry_of(self, index: int, entry: str, base: str) -> bool:
-        """Before instruction `index`, `entry` is a signed 32-bit number from the table whose address is in `base`."""
+        """Before instruction `index`, `entry` is a signed 32-bit number from the table whose address is in
+        `base`."""
         line = self._line(index)
         load = self._maker(line, entry, 0)
         if load is None:
@@ -193,7 +201,9 @@ class _Walk:
         if instruction.mnemonic == Mnemonic.CDQE or (
             instruction.mnemonic == Mnemonic.MOVSXD and instruction.op1_kind == OpKind.REGISTER
         ):
-            narrow = "rax" if instruction.mnemonic == Mnemonic.CDQE else general_register(instruction.op1_register)
+            narrow = (
+                "rax" if instruction.mnemonic == Mnemonic.CDQE else general_register(instruction.op1_register)
+            )
             load = self._maker(line, narrow, load + 1)
             if load is None or line[load].mnemonic != Mnemonic.MOV:
                 return False
@@ -205,23 +215,36 @@ class _Walk:
         made = self._maker(line, base, 0)
         parts = (general_register(instruction.memory_base), general_register(instruction.memory_index))
         if base in parts and (made is None or made > load):
-            # One register is the table's address for the load and for the sum.
-            return True
-        if made is None or (table := self._constant(line[made])) is None:
+            # One register is the table's address, for the load and for the sum.
+            # (A walk over all ways meets constants of other ways, too.)
+            tables = [taken_address(line[made])] if made is not None else self._constants_in(index, base)
+            return not tables or any(table is None or table in self._bases for table in tables)
+        table = taken_address(line[made]) if made is not None else None
+        if table is None or table not in self._bases:
             return False
         entry_address = rip_target(instruction)
         if entry_address is not None:
             # The index is a constant.
-            return table in self._bases and entry_address >= table and (entry_address - table) % 4 == 0
+            return entry_address >= table and (entry_address - table) % 4 == 0
         # Code that is not optimised takes the address twice.
         makers = [self._maker(line, part, load + 1) for part in parts]
-        return table in self._bases and any(
-            maker is not None and self._constant(line[maker]) == table for maker in makers
-        )
+        return any(maker is not None and taken_address(line[maker]) == table for maker in makers)
 
-    @staticmethod
-    def _constant(instruction: Instruction) -> int | None:
-        return rip_target(instruction) if instruction.mnemonic == Mnemonic.LEA else None
+    def _constants_in(self, index: int, name: str) -> set[int]:
+        """The addresses that `lea` instructions may have put into the register before instruction `index`."""
+        found: set[int] = set()
+        waiting, seen = [index], {index}
+        while waiting and len(seen) < _LONGEST_WALK:
+            for before in self._before(waiting.pop()):
+                instruction = self._instructions[before]
+                table = taken_address(instruction)
+                if writes(instruction, name):
+                    if table is not None:
+                        found.add(table)
+                elif before not in seen and not (is_call(instruction) and name not in _KEPT_BY_CALLS):
+                    seen.add(before)
+                    waiting.append(before)
+        return found
 
     @staticmethod
     def _maker(line: Sequence[Instruction], name: str | None, first: int) -> int | None:
@@ -250,10 +273,17 @@ def writes(instruction: Instruction, name: str) -> bool:
     return instruction.mnemonic == Mnemonic.SYSCALL and name in ("rax", "rcx", "r11")
 
 
+def taken_address(instruction: Instruction) -> int | None:
+    """The address that a `lea` off the instruction pointer takes."""
+    return rip_target(instruction) if instruction.mnemonic == Mnemonic.LEA else None
+
+
 def _is_conditional_move(instruction: Instruction) -> bool:
     return instruction.mnemonic in _CONDITIONAL_MOVES
 
 
 _CONDITIONAL_MOVES = frozenset(
-    value for key, value in vars(Mnemonic).items() if isinstance(value, int) and re.fullmatch("CMOV[A-Z]+", key)
+    value
+    for key, value in vars(Mnemonic).items()
+    if isinstance(value, int) and re.fullmatch("CMOV[A-Z]+", key)
 )

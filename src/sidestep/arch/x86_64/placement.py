@@ -1,6 +1,7 @@
 """Which instructions a jump replaces: the detoured code region (DCR) of one insertion address.
 
-Only what the bytes themselves say is decided here; whether anything leads into the region is decided in `safety`.
+Only what the bytes themselves say is decided here; whether anything leads into the region is decided in
+`safety`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from sidestep.arch.x86_64.insn import (
     falls_through,
     general_register,
     is_call,
-    is_syscall,
     text,
 )
 from sidestep.arch.x86_64.relocate import relocatable
@@ -33,7 +33,8 @@ ENDBR64_SIZE = 4
 _PAGE = 4096
 _LONGEST_INSTRUCTION = 15
 
-# mov $15,%rax (or %eax); syscall: what a signal handler returns to. Unwinders know the frame by these bytes.
+# mov $15,%rax (or %eax); syscall: what a signal handler returns to. Unwinders know the frame by these
+# bytes.
 _SIGNAL_RETURN_TAIL = b"\x0f\x00\x00\x00\x0f\x05"
 _SIGNAL_RETURN_HEADS = (b"\x48\xc7\xc0", b"\xb8")
 
@@ -41,9 +42,9 @@ _SIGNAL_RETURN_HEADS = (b"\x48\xc7\xc0", b"\xb8")
 class Cover(NamedTuple):
     """Whole instructions from `start` on that a jump there would replace.
 
-    `end` is at least `start + JUMP_SIZE`; the bytes between the last instruction and `end` are padding that nothing
-    executes. `inner`: where instructions start in the bytes that the jump overwrites, its first byte left out.
-    `is_straight`: no instruction but the last one leads anywhere but to the next.
+    `end` is at least `start + JUMP_SIZE`; the bytes between the last instruction and `end` are padding that
+    nothing executes. `inner`: where instructions start in the bytes that the jump overwrites, its first
+    byte left out. `is_straight`: no instruction but the last one leads anywhere but to the next.
     """
 
     start: int
@@ -75,7 +76,7 @@ def describe(instruction: Instruction) -> str:
 
 
 def cover(code: FunctionCode, index: int) -> Cover | Refusal:
-    """The whole instructions from number `index` on that have five bytes together, with padding if need be."""
+    """The whole instructions from number `index` on that have five bytes, with padding if need be."""
     boundaries = code.boundaries
     start = end = boundaries[index]
     taken: list[Instruction] = []
@@ -88,7 +89,9 @@ def cover(code: FunctionCode, index: int) -> Cover | Refusal:
         if refusal is not None:
             return refusal
         if taken and is_endbr64(instruction):
-            return Refusal(INDIRECT_JUMP, f"{describe(instruction)} marks a place that computed jumps lead to")
+            return Refusal(
+                INDIRECT_JUMP, f"{describe(instruction)} marks a place that computed jumps lead to"
+            )
         taken.append(instruction)
         index += 1
         end = boundaries[index]
@@ -165,7 +168,8 @@ def signal_returns(code: bytes, start: int) -> list[Range]:
     return found
 
 
-# Linux system calls after which control is not simply behind the instruction in the same process, on the same stack.
+# Linux system calls after which control is not simply behind the instruction in the same process, on the
+# same stack.
 _LEAVING_CALLS = {15: "rt_sigreturn", 56: "clone", 58: "vfork", 435: "clone3"}
 
 
@@ -173,8 +177,8 @@ def leaving_system_call(code: FunctionCode, instruction: Instruction) -> str | N
     """The name of the system call, if the `syscall` instruction is for rt_sigreturn, clone, vfork or clone3.
 
     The number is the constant that was last moved into rax before it. Where the number is no constant (the
-    `syscall()` function) the call may run in a copy: a child that clone makes there finds the same copy in its
-    memory and goes on behind it.
+    `syscall()` function) the call may run in a copy: a child that clone makes there finds the same copy in
+    its memory and goes on behind it.
     """
     index = code.index_containing(instruction.ip)
     wanted = "rax"

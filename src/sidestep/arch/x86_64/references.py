@@ -1,15 +1,16 @@
 """Where code may refer to other code: a search over raw bytes that misses nothing and finds too much.
 
-A 32-bit displacement that is relative to the end of its instruction stands in every direct jump, call and conditional
-jump beyond 128 bytes, in xbegin, and in every operand that is relative to the instruction pointer: in the `lea` that
-takes an address and in what reads data that stands between code. Looking for the bytes before such a displacement at
-*every* byte offset, whether or not an instruction starts there, needs no decoding and no knowledge of where functions
-are, and holds for overlapping and misaligned instructions as well. Decoding the function around a find then confirms
-or rejects it. Addresses are ELF virtual addresses.
+A 32-bit displacement that is relative to the end of its instruction stands in every direct jump, call and
+conditional jump beyond 128 bytes, in xbegin, and in every operand that is relative to the instruction
+pointer: in the `lea` that takes an address and in what reads data that stands between code. Looking for the
+bytes before such a displacement at *every* byte offset, whether or not an instruction starts there, needs
+no decoding and no knowledge of where functions are, and holds for overlapping and misaligned instructions
+as well. Decoding the function around a find then confirms or rejects it. Addresses are ELF virtual
+addresses.
 
-Encodings: Intel SDM volume 2, appendix A (E8 call, E9 jmp, 0F 80-8F jcc, C7 F8 xbegin; 70-7F jcc, EB jmp, E0-E2
-loop, E3 jrcxz with 8-bit displacements) and table 2-7 (ModRM mod=00 rm=101). An immediate operand may stand between a
-displacement and the end of its instruction.
+Encodings: Intel SDM volume 2, appendix A (E8 call, E9 jmp, 0F 80-8F jcc, C7 F8 xbegin; 70-7F jcc, EB jmp,
+E0-E2 loop, E3 jrcxz with 8-bit displacements) and table 2-7 (ModRM mod=00 rm=101). An immediate operand may
+stand between a displacement and the end of its instruction.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ _SHORT = re.compile(rb"[\x70-\x7f\xeb\xe0-\xe3](?=.)", re.DOTALL)
 _signed_32 = struct.Struct("<i").unpack_from
 _unsigned_32 = struct.Struct("<I").unpack_from
 
-# How far a branch with an 8-bit displacement reaches, from its own first byte (prefixes are not part of it).
+# How far a branch with an 8-bit displacement reaches, from its own first byte (prefixes are not part of
+# it).
 SHORT_REACH = 130
 _CHUNK = 1 << 16
 _PIECE = 1 << 20
-# References are kept as target and field in one 64-bit number, both as offsets from the lowest code address.
+# References are kept as target and field in one 64-bit number, both as offsets from the lowest code
+# address.
 _FIELD_BITS = 32
 _BUCKET_BITS = 20
 LIMIT = 1 << _FIELD_BITS
@@ -46,8 +49,8 @@ LONGEST_IMMEDIATE = 4
 
 
 class Reference(NamedTuple):
-    """The 32-bit displacement at `field` leads to `target`, if it is one and ends its instruction; with an immediate
-    operand behind it, up to `LONGEST_IMMEDIATE` bytes further."""
+    """The 32-bit displacement at `field` leads to `target`, if it is one and ends its instruction; with an
+    immediate operand behind it, up to `LONGEST_IMMEDIATE` bytes further."""
 
     target: int
     field: int
@@ -74,8 +77,9 @@ def _may_be_displacement(code: bytes, field: int) -> bool:
 def search(stretches: Iterable[CodeBytes], first: int, last: int) -> list[Reference]:
     """Every possible reference from `stretches` to the addresses `first` up to, not including, `last`.
 
-    About 8 ms for a megabyte, whatever the size of the range (up to 64 KiB): within 64 KiB of code the upper half
-    of a displacement that leads there can have two or three values only, and these are looked for.
+    About 8 ms for a megabyte, whatever the size of the range (up to 64 KiB): within 64 KiB of code the
+    upper half of a displacement that leads there can have two or three values only, and these are looked
+    for.
     """
     found = []
     for start, code in stretches:
@@ -94,8 +98,9 @@ def search(stretches: Iterable[CodeBytes], first: int, last: int) -> list[Refere
 
 
 def search_constants(stretches: Iterable[CodeBytes], first: int, last: int) -> list[Reference]:
-    """Where `stretches` (code or data) hold, at any offset, the lower four bytes of an address from `first` up to,
-    not including, `last`. Only code that is not position-independent has such constants without a relocation."""
+    """Where `stretches` (code or data) hold, at any offset, the lower four bytes of an address from `first`
+    up to, not including, `last`. Only code that is not position-independent has such constants without a
+    relocation."""
     found = []
     for start, content in stretches:
         for half in range(first >> 16, (last - 1 >> 16) + 1):
@@ -133,7 +138,7 @@ class ReferenceTable:
     def build(
         cls, stretches: Iterable[CodeBytes], progress: Callable[[int], None] | None = None
     ) -> ReferenceTable:
-        """`progress` is called with the number of bytes done so far. All code must lie within `LIMIT` bytes."""
+        """`progress` is called with the number of bytes done. All code must lie within `LIMIT` bytes."""
         stretches = list(stretches)
         base = min((stretch.start for stretch in stretches), default=0)
         top = max((stretch.end for stretch in stretches), default=0)
@@ -166,8 +171,8 @@ class ReferenceTable:
 
     @classmethod
     def build_constants(cls, stretches: Iterable[CodeBytes], code: Range) -> ReferenceTable:
-        """The table of every place in `stretches` (code and data) that holds the lower four bytes of an address
-        in `code`; 40 ns a byte."""
+        """The table of every place in `stretches` (code and data) that holds the lower four bytes of an
+        address in `code`; 40 ns a byte."""
         stretches = list(stretches)
         base = min(code.start, *(stretch.start for stretch in stretches))
         top = max(code.end, *(stretch.end for stretch in stretches))
@@ -199,8 +204,8 @@ class ReferenceTable:
 
 
 def short_branches(code: bytes, start: int, first: int, last: int) -> list[Reference]:
-    """Possible branches with an 8-bit displacement in `code` (at address `start`) into `first` up to, not including,
-    `last`; `field` is the address of the opcode."""
+    """Possible branches with an 8-bit displacement in `code` (at address `start`) into `first` up to, not
+    including, `last`; `field` is the address of the opcode."""
     found = []
     for match in _short_matches(code, first - start, last - start):
         at = match.start()
@@ -216,18 +221,21 @@ def _short_matches(code: bytes, first: int, last: int) -> Iterator[re.Match[byte
     if last - first > _NARROW:
         yield from _SHORT.finditer(code, max(first - SHORT_REACH, 0), max(last + SHORT_REACH, 0))
         return
-    # From 32 bytes of code, few displacements lead into a narrow range: seven times fewer matches to look at.
+    # From 32 bytes of code, few displacements lead into a narrow range: seven times fewer matches to look
+    # at.
     for distance, opcode in _SHORT_BY_DISTANCE:
         at = first + distance
         if at > -_STEP:
-            # One byte more than the step: the lookahead reads the displacement of an opcode at its last byte.
+            # One byte more than the step: the lookahead reads the displacement of an opcode at its last
+            # byte.
             yield from opcode.finditer(code, max(at, 0), at + _STEP + 1)
 
 
 def _short_at_distance(distance: int) -> re.Pattern[bytes]:
-    """Matches the opcode of a short branch that stands `distance` to `distance + _STEP` bytes from the first target
-    and leads to it or to one of the `_NARROW` bytes from there."""
-    # target = at + 2 + displacement, target - first in [0, _NARROW), at - first in [distance, distance + _STEP)
+    """Matches the opcode of a short branch that stands `distance` to `distance + _STEP` bytes from the first
+    target and leads to it or to one of the `_NARROW` bytes from there."""
+    # target = at + 2 + displacement, target - first in [0, _NARROW), at - first in [distance, distance +
+    # _STEP)
     lowest = max(-distance - _STEP - 1, -128)
     highest = min(_NARROW - 1 - distance - 2, 127)
     displacements = b"".join(b"\\x%02x" % (value & 0xFF) for value in range(lowest, highest + 1))
