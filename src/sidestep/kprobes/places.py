@@ -21,6 +21,8 @@ from sidestep.symbols.resolve import Location, Symbolizer, data_address, resolve
 from sidestep.target.base import Inspected
 
 FAULT_SIGNALS = (4, 7, 8, 11)  # SIGILL SIGBUS SIGFPE SIGSEGV
+INSTALLERS = ("sigaction", "signal", "__sysv_signal", "bsd_signal", "sigvec", "__sigaction")
+C_LIBRARIES = ("libc", "ld-linux", "ld-musl", "libpthread")
 LOOK_AHEAD = 256  # bytes of code behind a probepoint that the liveness analysis looks at
 GO_SECTIONS = (".gopclntab", ".note.go.buildid")
 
@@ -37,6 +39,7 @@ class Places:
         self._private: dict[Module, tuple[bool, bool]] = {}
         self._symbolizer: Symbolizer | None = None
         self._expected = 1
+        self._handles_faults = True
 
     def refresh(self) -> list[Module]:
         """Read what is loaded now; modules that are still there stay the same objects."""
@@ -54,9 +57,18 @@ class Places:
         """About how many probes will be judged now: chooses how references in large modules are searched."""
         self.refresh()
         self._expected = probes
-        handles_faults = self.process.catches(*FAULT_SIGNALS)
+        self._handles_faults = self._may_handle_faults()
         for context in self._contexts.values():
-            context.handles_faults = handles_faults
+            context.handles_faults = self._handles_faults
+
+    def _may_handle_faults(self) -> bool:
+        """Whether the program has handlers for faults, or has not begun and is able to install some."""
+        if self.process.catches(*FAULT_SIGNALS):
+            return True
+        if not self.process.held:
+            return False
+        own = [m for m in self.modules if m.is_main or not m.name.startswith((*C_LIBRARIES, "["))]
+        return any(module.functions.mentions(name) for module in own for name in INSTALLERS)
 
     # Names
 
@@ -120,7 +132,7 @@ class Places:
                 name=module.name,
                 bias=module.bias,
                 memory=self.original_bytes,
-                handles_faults=self.process.catches(*FAULT_SIGNALS),
+                handles_faults=self._handles_faults,
                 is_file=is_file,
                 is_shared=is_shared,
             )

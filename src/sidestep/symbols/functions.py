@@ -39,7 +39,9 @@ from sidestep.symbols.symbol_table import (
     read_tables,
 )
 
-_MOST_ALIASES = 256
+_MOST_ALIASES = 64
+_MOST_CHARACTERS = 1 << 27
+"""The names of one answer are no longer than this together: in a file they may overlap."""
 _MOST_ENCLOSING = 64
 _DEMANGLE_SECONDS = 20.0
 """How long one search may demangle names. Hostile files hold names that take 10 ms each."""
@@ -80,6 +82,7 @@ class FunctionTable:
     def __init__(self, elf: ElfFile) -> None:
         self.elf = elf
         self._functions: dict[int, Function] = {}
+        self._remembered = 0
 
     @cached_property
     def _has_clones(self) -> bool:
@@ -98,12 +101,19 @@ class FunctionTable:
 
     @cached_property
     def _rows(self) -> FunctionRows:
-        return FunctionRows(self.elf, self._tables)
+        rows = FunctionRows(self.elf, self._tables)
+        self._tables = [SymbolTable(b"", table.strings, array("H")) for table in self._tables]
+        return rows
 
     def _may_name(self, piece: str) -> bool:
         """Whether a symbol's name may hold `piece`. A quick no, so that most modules are never indexed."""
         raw = piece.encode("utf-8", "surrogateescape")
         return any(raw in table.strings for table in self._tables)
+
+    def mentions(self, name: str) -> bool:
+        """Whether a symbol has exactly this name, imported ones included."""
+        raw = b"\0" + name.encode() + b"\0"
+        return any(raw in bytes(table.strings) for table in self._tables)
 
     @cached_property
     def frames(self) -> FdeTable:
@@ -139,10 +149,15 @@ class FunctionTable:
         if function is None:
             function = self._make(start)
             if function is not None:
-                if len(self._functions) >= 1 << 16:
-                    self._functions.clear()
-                self._functions[start] = function
+                self._remember(function)
         return function
+
+    def _remember(self, function: Function) -> None:
+        self._remembered += 256 + len(function.symbol) + sum(map(len, function.aliases))
+        if self._remembered > _MOST_CHARACTERS // 4:
+            self._functions.clear()
+            self._remembered = 0
+        self._functions[function.start] = function
 
     def containing(self, address: int) -> Function | None:
         """The innermost function whose bytes include the address; a part under its own name."""
@@ -174,28 +189,30 @@ class FunctionTable:
 
     def matching(self, glob: str) -> list[Function]:
         """The functions whose mangled or readable name (with or without parameters) matches, by address."""
+        functions = self._collect(self._matching_rows(glob))
+        if glob.startswith("sub_"):
+            matches = re.compile(fnmatch.translate(glob)).match
+            unnamed = (self.at(start) for start in self.frames.starts if matches(f"sub_{start:x}"))
+            functions += [function for function in unnamed if function and function.is_unnamed]
+            functions.sort(key=lambda function: function.start)
+        return functions
+
+    def _matching_rows(self, glob: str) -> Iterator[tuple[int, str]]:
         matches = re.compile(fnmatch.translate(glob)).match
         loose = re.compile(fnmatch.translate(squeezed(glob))).match
         clones = "." in glob
-        piece = names.needle(glob)
+        pieces = names.needles(glob)
         deadline = time.monotonic() + _DEMANGLE_SECONDS
-        found: list[tuple[int, str]] = []
         rows = self._rows
         for row, name in enumerate(rows.names()):
             if self._is_part(name) or (not clones and self._is_clone(name)):
                 continue
             if matches(name) or ("." in name and matches(names.without_renaming(name))):
-                found.append((row, rows.qualified_name(row)))
-            elif is_mangled(name) and piece in name and time.monotonic() < deadline:
+                yield row, rows.qualified_name(row)
+            elif is_mangled(name) and all(piece in name for piece in pieces) and time.monotonic() < deadline:
                 forms = demangle(name)
                 if forms and (loose(squeezed(forms.signature)) or loose(squeezed(forms.plain))):
-                    found.append((row, name))
-        functions = self._collect(found)
-        if re.match(r"sub_", glob):
-            unnamed = (self.at(start) for start in self.frames.starts if matches(f"sub_{start:x}"))
-            functions += [function for function in unnamed if function and function.is_unnamed]
-            functions.sort(key=lambda function: function.start)
-        return functions
+                    yield row, name
 
     def close_names(self, name: str) -> list[str]:
         """At most three names that somebody who typed `name` may have meant."""
@@ -220,15 +237,17 @@ class FunctionTable:
                         yield forms.plain.rpartition("::")[2]
 
     def _demangled(self, name: str) -> list[Function]:
-        piece = names.needle(name)
-        if not self._may_name(piece):
+        pieces = names.needles(name)
+        if not all(self._may_name(piece) for piece in pieces):
             return []
         wanted = squeezed(name)
         deadline = time.monotonic() + _DEMANGLE_SECONDS
         with_parameters: list[tuple[int, str]] = []
         without: list[tuple[int, str]] = []
         for row, symbol in enumerate(self._rows.names()):
-            if not is_mangled(symbol) or piece not in symbol or self._is_clone(symbol):
+            if not is_mangled(symbol) or self._is_clone(symbol):
+                continue
+            if not all(piece in symbol for piece in pieces):
                 continue
             if time.monotonic() > deadline:
                 break
@@ -250,7 +269,11 @@ class FunctionTable:
     def _collect(self, rows: Iterable[tuple[int, str]]) -> list[Function]:
         """One function for each address, under the best of the names that were found for it."""
         best: dict[int, tuple[int, str]] = {}
+        characters = 0
         for row, name in rows:
+            characters += len(name)
+            if characters > _MOST_CHARACTERS:
+                break
             start = self._rows.starts[row]
             known = best.get(start)
             if known is None or (name != known[1] and self._rank(row, name) < self._rank(*known)):
@@ -260,6 +283,9 @@ class FunctionTable:
             function = self.at(start)
             if function is None:
                 continue
+            characters += len(function.symbol) + sum(map(len, function.aliases))
+            if characters > 2 * _MOST_CHARACTERS:
+                break
             if function.symbol != name:
                 others = [function.symbol, *(alias for alias in function.aliases if alias != name)]
                 function = replace(function, symbol=name, aliases=tuple(others))

@@ -96,6 +96,10 @@ class Inspected(Protocol):
     def pid(self) -> int: ...
     @property
     def memory(self) -> Memory: ...
+    @property
+    def held(self) -> bool:
+        """It was launched and has not begun."""
+
     def catches(self, *signals: int) -> bool:
         """Whether the program has a handler for one of them."""
 

@@ -1,61 +1,43 @@
-"""Saved instruction pointers: values on the threads' stacks that point into given ranges of code.
+"""Saved instruction pointers: where interrupted code will go on, from the signal frames on the threads' stacks.
 
-Return addresses and the frames of interrupted signal contexts both lie there. A value that only looks like an
-address of code is taken for one: that errs on the safe side.
+Only a signal handler can have interrupted code inside a DCR or inside code of ours. Return addresses never point
+there: a call is the last instruction of its DCR, its copy pushes the original return address, and a routine
+of ours that is called has the thread's (or the interrupted) instruction pointer in our code as well. So only
+signal frames are looked for, by what the kernel puts into each: the user's code and stack segments.
 """
 
 from __future__ import annotations
 
-import re
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from sidestep.address import Range
 from sidestep.maps import Mapping
 from sidestep.target.process.process import Window
 
 LARGEST_STACK = 64 << 20
-# struct rt_sigframe: the restorer's address, then the user context; sigcontext has rsp behind 15 registers.
-SAVED_STACK_POINTER = 8 + 40 + 15 * 8
-
-
-class CodeRanges:
-    """Ranges of code to look for; `in` tells whether an address lies in one of them."""
-
-    def __init__(self, ranges: Iterable[Range]) -> None:
-        self._ranges = sorted(ranges)
-        self._starts = [r.start for r in self._ranges]
-        high = {page for r in self._ranges for page in range(r.start >> 24, (r.end - 1 >> 24) + 1)}
-        # The upper five bytes of a little-endian address pick candidates at the speed of a regular
-        # expression.
-        suffixes = b"|".join(re.escape(page.to_bytes(5, "little")) for page in sorted(high))
-        self._pattern = re.compile(b"(?s)" + suffixes) if high else None
-
-    def __contains__(self, address: int) -> bool:
-        at = bisect_right(self._starts, address) - 1
-        return at >= 0 and address < self._ranges[at].end
-
-    def found_in(self, stack: bytes) -> list[int]:
-        """The aligned 8-byte values of a stack (that starts aligned) which lie in a range."""
-        if self._pattern is None:
-            return []
-        values = []
-        for match in self._pattern.finditer(stack):
-            at = match.start() - 3
-            if at >= 0 and at % 8 == 0:
-                value = int.from_bytes(stack[at : at + 8], "little")
-                if value in self:
-                    values.append(value)
-        return values
+# struct sigcontext of <asm/sigcontext.h>: .. rsp, rip, eflags, then cs, gs, fs, ss of 16 bits each.
+SEGMENTS = struct.pack("<HHHH", 0x33, 0, 0, 0x2B)
+RSP_BEFORE_SEGMENTS, RIP_BEFORE_SEGMENTS = 24, 16
 
 
 def saved_ips(window: Window, ranges: Sequence[Range]) -> set[int]:
-    """Every address in `ranges` that stands on a stack of a stopped thread, its signal frames included."""
-    code = CodeRanges(ranges)
+    """The instruction pointers in signal frames that lie in one of `ranges`."""
     if not ranges:
         return set()
-    restorer = window.process.gadgets(window.maps).restorer
+    ordered = sorted(ranges)
+    starts = [r.start for r in ordered]
+    return {ip for ip in _interrupted(window) if _is_in(ip, ordered, starts)}
+
+
+def _is_in(address: int, ordered: Sequence[Range], starts: Sequence[int]) -> bool:
+    at = bisect_right(starts, address) - 1
+    return at >= 0 and address < ordered[at].end
+
+
+def _interrupted(window: Window) -> set[int]:
+    """Every instruction pointer that a signal frame will restore; frames on other stacks are followed."""
     starts = [mapping.start for mapping in window.maps]
     found: set[int] = set()
     for thread in window:
@@ -67,23 +49,15 @@ def saved_ips(window: Window, ranges: Sequence[Range]) -> set[int]:
                 continue
             seen.add(mapping.start)
             stack = window.memory.read_available(pointer, min(mapping.end - pointer, LARGEST_STACK))
-            found.update(code.found_in(stack))
-            if restorer:
-                pointers += _interrupted_stacks(stack, restorer)
+            at = -1
+            while (at := stack.find(SEGMENTS, at + 1)) >= 0:
+                if at % 8 == 0 and at >= RSP_BEFORE_SEGMENTS:
+                    rsp, rip = struct.unpack_from("<QQ", stack, at - RSP_BEFORE_SEGMENTS)
+                    found.add(rip)
+                    pointers.append(rsp & ~7)
     return found
 
 
 def _mapping_of(maps: Sequence[Mapping], starts: Sequence[int], address: int) -> Mapping | None:
     at = bisect_right(starts, address) - 1
     return maps[at] if at >= 0 and address < maps[at].end else None
-
-
-def _interrupted_stacks(stack: bytes, restorer: int) -> list[int]:
-    """The stack pointers that signal frames on this stack will restore (they differ with an alternate
-    stack)."""
-    needle, pointers, at = struct.pack("<Q", restorer), [], -1
-    while (at := stack.find(needle, at + 1)) >= 0:
-        saved = stack[at + SAVED_STACK_POINTER : at + SAVED_STACK_POINTER + 8]
-        if len(saved) == 8:
-            pointers.append(int.from_bytes(saved, "little") & ~7)
-    return pointers
