@@ -84,8 +84,9 @@ def by_kind(streams: Sequence[list[Found]], limit: int, source: random.Random) -
 # Their outcome depends on more than their operands, or would take the harness along.
 _UNFIT = frozenset(
     """
-    syscall sysenter wrfsbase wrgsbase wrpkru xrstor xrstor64 xsave xsave64 xsavec xsavec64 xsaveopt xsaveopt64
-    fxsave fxsave64 fxrstor fxrstor64 fnstenv fnsave fstenv fsave rdtsc rdtscp rdrand rdseed rdpmc rdpid cpuid
+    syscall sysenter wrfsbase wrgsbase wrpkru xrstor xrstor64 xsave xsave64 xsavec xsavec64 xsaveopt
+    xsaveopt64 fxsave
+    fxsave64 fxrstor fxrstor64 fnstenv fnsave fstenv fsave rdtsc rdtscp rdrand rdseed rdpmc rdpid cpuid
     xgetbv umwait tpause umonitor mwaitx monitorx popf popfq popfd iret iretd iretq retf enqcmd senduipi uiret
     stui clui testui ldtilecfg sttilecfg tilerelease tileloadd tileloaddt1 tilestored tilezero sgdt sidt sldt
     str smsw lfs lgs lss vmcall vmmcall vmfunc xbegin xabort xend xtest enclu getsec swapgs rdsspd rdsspq
@@ -113,8 +114,8 @@ def is_fit(found: Found) -> bool:
 def adapt(parts: Sequence[Found], address: int, layout: Layout, source: random.Random) -> bytes:
     """The bytes of the instructions one after the other at `address`.
 
-    RIP-relative operands lead into the data. Branches lead into int3; those from one of the parts to the start
-    of another one still do.
+    RIP-relative operands lead into the data. Branches lead into int3; those from one of the parts to
+    the start of another one still do.
     """
     starts = {}
     position = address
