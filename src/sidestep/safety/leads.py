@@ -46,9 +46,9 @@ from sidestep.safety.context import ModuleContext, first_in
 
 # After this many questions about one function, all answers are prepared at once.
 _FEW = 3
-# The addresses around the one in question that are looked at with it: 16 is what short_branches is quick
-# for.
-_BEFORE, _BEHIND = 5, 11
+# The addresses around the one in question that are looked at with it, no more than short_branches is quick
+# for: regions that start earlier, the whole of the longest region.
+_BEFORE, _BEHIND = 5, 27
 _MOST_KEPT = 4096
 _MIXED = "code and data are mixed"
 
@@ -81,15 +81,17 @@ class FunctionLeads:
     def into(self, cover: Cover) -> Refusal | None:
         """What leads into the bytes of the jump at `cover.start` behind its first; None: nothing does."""
         start, inner = cover.start, cover.inner
-        branches, others, data = self._look(start, start + JUMP_SIZE)
+        branches, others, data = self._look(start, cover.end)
         end = cover.instructions[-1].next_ip
         if data:
             for address in range(start, cover.end):
                 if address in data:
                     return Refusal(NOT_DECODABLE, data[address])
-        for address in range(start + 1, start + JUMP_SIZE):
+        for address in range(start + 1, max(start + JUMP_SIZE, end)):
             for branch in branches.get(address, ()):
-                if not start <= branch.ip < end:
+                # A branch of the region itself leads to a copy. There is none of the middle of an instruction
+                # (what follows a prefix).
+                if not start <= branch.ip < end or address not in inner:
                     return _branch_refusal(branch, address)
             # Addresses in data are those of instructions; in the middle of one they are something else.
             if address in others and address in inner:
@@ -129,7 +131,7 @@ class FunctionLeads:
             else:
                 # The neighbours' answers come with it: of regions that start a little earlier, or behind an
                 # endbr64.
-                self._known_range = Range(first - _BEFORE, first + _BEHIND)
+                self._known_range = Range(first - _BEFORE, max(last, first + _BEHIND))
                 self._known = self._near(*self._known_range)
         return self._known
 

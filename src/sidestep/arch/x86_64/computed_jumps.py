@@ -145,10 +145,10 @@ class _Walk:
             follow = [] if not _is_conditional_move(instruction) else [(index, name)]
             if source_kind == OpKind.REGISTER:
                 source = general_register(instruction.op1_register)
-                if source is None or instruction.op1_register != register(source):
+                if source is None or not _is_whole(instruction.op1_register, source):
                     return None
                 follow.append((index, source))
-            elif source_kind == OpKind.MEMORY and instruction.op0_register != register(name):
+            elif source_kind == OpKind.MEMORY and not _is_whole(instruction.op0_register, name):
                 return None
             return follow
         if mnemonic in (Mnemonic.POP, Mnemonic.MOVQ, Mnemonic.XCHG, Mnemonic.LEAVE):
@@ -179,7 +179,7 @@ class _Walk:
     # Sums
 
     def _is_added_entry(self, index: int, instruction: Instruction, name: str) -> bool:
-        if instruction.op0_register != register(name):
+        if not _is_whole(instruction.op0_register, name):
             return False
         if instruction.op1_kind == OpKind.REGISTER:
             other = general_register(instruction.op1_register)
@@ -271,6 +271,11 @@ def writes(instruction: Instruction, name: str) -> bool:
         if used.access in _WRITES and general_register(used.register) == name:
             return True
     return instruction.mnemonic == Mnemonic.SYSCALL and name in ("rax", "rcx", "r11")
+
+
+def _is_whole(number: int, name: str) -> bool:
+    """The decoder's register `number` is all 64 bits of the general register `name`."""
+    return number == int(register(name))
 
 
 def taken_address(instruction: Instruction) -> int | None:

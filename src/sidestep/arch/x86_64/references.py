@@ -242,10 +242,10 @@ def _short_at_distance(distance: int) -> re.Pattern[bytes]:
     return re.compile(rb"[\x70-\x7f\xeb\xe0-\xe3](?=[" + displacements + rb"])", re.DOTALL)
 
 
-_NARROW = 16
+_NARROW = 32
 _STEP = 32
 _SHORT_BY_DISTANCE = [
-    (distance, _short_at_distance(distance)) for distance in range(-SHORT_REACH, 128 + _NARROW, _STEP)
+    (distance, _short_at_distance(distance)) for distance in range(-SHORT_REACH, 126 + _NARROW, _STEP)
 ]
 
 
