@@ -4,17 +4,16 @@ A placement is the answer for one probepoint alone. Where the regions of several
 makes one region of them: one jump, one detour buffer, in which each probe is called before the copy of its
 instruction.
 
-Why hits stay exact. Let [start, start + 5) be the bytes of a region's jump, and call an address *clean*
-when nothing leads to it but falling through. Every placement was made only after (start, start + 5) was
-found clean.
+Why hits stay exact. Call an address *clean* when nothing leads to it but falling through from the
+instruction before it. A placement is made only after every address behind its start, up to the end of its
+DCR, was found clean (but for branches of the DCR itself, which lead to copies).
 
-* A probepoint inside another jump's bytes is clean, so whoever reaches it passed the jump and is in the
-  buffer.
-* A probepoint behind those five bytes, in the tail of a region, keeps its original bytes. It may be served
-  by the buffer alone only if it is clean as well; then again whoever reaches it passed the jump. `merge`
-  extends a region only along addresses that one of the merged placements found clean, without a gap.
-* All other probepoints get a jump of their own: two jumps never share a byte, because a probepoint at or
-  behind the end of a region is at least five bytes behind its start.
+* A probepoint inside a jump's bytes is clean, so whoever reaches it passed the jump and is in the buffer.
+* A probepoint behind those five bytes keeps its original bytes. It may be served by a buffer alone only if
+  it and all addresses back to the region's start are clean; then again whoever reaches it passed the jump.
+  `merge` extends a region only along addresses that one of the merged placements found clean, without a gap.
+* All other probepoints get a jump of their own. Two jumps never share a byte: a placement that starts inside
+  another one's DCR is merged with it, and a DCR has at least the five bytes of its jump.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Placement:
 
     address       the insertion address: the probe is called before the instruction that starts here
     dcr           the bytes that move to the detour buffer; the jump is written at its start. It starts before
-                  `address` where there is no room behind it
+                  `address` where there is no room behind it; then `address` may lie behind the jump's bytes
     instructions  the original instructions of the DCR; padding behind them that nothing executes is left
     out has_inner_branches  an instruction of the DCR leads to another one of it, so all of them must move
     notes         what a person who asks how the probe is placed should know
@@ -58,6 +57,11 @@ class Placement:
     def prohibited(self) -> Range:
         """The jump target prohibition region (JTPR): bytes 1 to 4 of the jump."""
         return Range(self.dcr.start + 1, self.dcr.start + JUMP_SIZE)
+
+    @property
+    def clean_end(self) -> int:
+        """All addresses behind the start and before this one are clean."""
+        return max(self.dcr.start + JUMP_SIZE, self.instructions[-1].next_ip)
 
     @property
     def interior(self) -> list[int]:
@@ -97,15 +101,15 @@ class _Growing:
     def __init__(self, first: Placement) -> None:
         self.start = first.start
         self.end = first.dcr.end
-        self.clean = first.start + JUMP_SIZE
+        self.clean = first.clean_end
         self.instructions = {instruction.ip: instruction for instruction in first.instructions}
         self.probes = {first.address}
 
     def take(self, placement: Placement) -> None:
         """`placement` starts inside the region."""
-        if placement.start > self.clean or (placement.start == self.clean and placement.start != self.start):
+        if placement.start >= self.clean:
             raise AssertionError(f"the regions at {self.start:#x} and {placement.start:#x} cannot be merged")
-        self.clean = max(self.clean, placement.start + JUMP_SIZE)
+        self.clean = max(self.clean, placement.clean_end)
         self.probes.add(placement.address)
         probed = next(each for each in placement.instructions if each.ip == placement.address)
         end = placement.dcr.end if placement.has_inner_branches else probed.next_ip

@@ -10,9 +10,9 @@ Rules, in the order in which they are asked:
 6. no instruction that moves can fault, in a program that handles faults itself
 7. the bytes in memory are those of the file
 
-A region usually starts at the probepoint. Where that is refused, regions that start up to four bytes before
-it are tried, the nearest first: as nothing may lead into a region, whoever reaches the probepoint comes
-through its start. Details give the file's own addresses, as nm and objdump print them.
+A region usually starts at the probepoint. Where that is refused, regions that start before it and hold it
+are tried, the nearest first: as nothing may lead into a region, whoever reaches the probepoint comes through
+its start. Details give the file's own addresses, as nm and objdump print them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from sidestep.arch.x86_64.code import FunctionCode
 from sidestep.arch.x86_64.insn import decode, falls_through, is_call
 from sidestep.arch.x86_64.placement import (
     ENDBR64_SIZE,
-    JUMP_SIZE,
     Cover,
     cover,
     describe,
@@ -46,6 +45,8 @@ from sidestep.safety.leads import FunctionLeads, leads_of
 from sidestep.safety.region import Placement
 
 _INT3 = 0xCC
+# How far before a probepoint its region may start.
+_FARTHEST_START = 48
 
 
 def verdict(context: ModuleContext, address: int) -> Placement | Refusal:
@@ -83,24 +84,25 @@ def verdict_at(context: ModuleContext, boundary: Boundary) -> Placement | Refusa
     result = _place(context, code, leads, index, index, notes)
     if isinstance(result, Placement):
         return result
-    for start in _earlier_starts(code, index):
+    for start in _earlier_starts(code, leads, index):
         earlier = _place(context, code, leads, start, index, notes)
         if isinstance(earlier, Placement):
             return earlier
     return result
 
 
-def _earlier_starts(code: FunctionCode, index: int) -> Iterator[int]:
-    """The instructions before number `index` whose region would hold it, and from which control falls through
-    to it."""
+def _earlier_starts(code: FunctionCode, leads: FunctionLeads, index: int) -> Iterator[int]:
+    """The instructions before number `index` from which control falls through to it, and which is the only
+    way to it."""
     probed = code.boundaries[index]
     for start in range(index - 1, -1, -1):
         before = code.instructions[start]
         if (
-            before.ip <= probed - JUMP_SIZE
+            before.ip < probed - _FARTHEST_START
             or is_call(before)
             or not falls_through(before)
             or is_endbr64(before)
+            or leads.to(before.next_ip) is not None
         ):
             return
         yield start
@@ -115,7 +117,7 @@ def _place(
     notes: tuple[str, ...],
 ) -> Placement | Refusal:
     """Judge the region from instruction `start` on, for a probe of instruction `probed`."""
-    region = cover(code, start)
+    region = cover(code, start, probed)
     if isinstance(region, Refusal):
         return region
     refusal = (

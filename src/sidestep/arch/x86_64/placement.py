@@ -43,8 +43,8 @@ class Cover(NamedTuple):
     """Whole instructions from `start` on that a jump there would replace.
 
     `end` is at least `start + JUMP_SIZE`; the bytes between the last instruction and `end` are padding that
-    nothing executes. `inner`: where instructions start in the bytes that the jump overwrites, its first
-    byte left out. `is_straight`: no instruction but the last one leads anywhere but to the next.
+    nothing executes. `inner`: where instructions and padding start, the first left out. `is_straight`: no
+    instruction but the last one leads anywhere but to the next.
     """
 
     start: int
@@ -75,8 +75,9 @@ def describe(instruction: Instruction) -> str:
     return f"`{text(instruction)}` at {instruction.ip:#x}"
 
 
-def cover(code: FunctionCode, index: int) -> Cover | Refusal:
-    """The whole instructions from number `index` on that have five bytes, with padding if need be."""
+def cover(code: FunctionCode, index: int, until: int = 0) -> Cover | Refusal:
+    """The whole instructions from number `index` on that have five bytes, with padding if need be; more of
+    them if number `until` is behind those."""
     boundaries = code.boundaries
     start = end = boundaries[index]
     taken: list[Instruction] = []
@@ -95,7 +96,7 @@ def cover(code: FunctionCode, index: int) -> Cover | Refusal:
         taken.append(instruction)
         index += 1
         end = boundaries[index]
-        if end - start >= JUMP_SIZE:
+        if end - start >= JUMP_SIZE and index > until:
             inner = [each.ip for each in taken[1:]]
             return Cover(start, end, tuple(taken), inner, is_straight)
         if instruction.flow_control != FlowControl.NEXT:
