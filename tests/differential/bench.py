@@ -8,11 +8,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from differential.assembly import assemble
-from differential.execution import FAR, HIGH, LOW, SIGNED, Case, Layout, Result, execute, random_registers
+from differential.execution import (
+    FAR,
+    HIGH,
+    LOW,
+    MIDDLE,
+    SIGNED,
+    Case,
+    Layout,
+    Result,
+    execute,
+    random_registers,
+)
 from differential.relocation import Relocated, compare_case, ended_by_int3, failures, relocate
 from sidestep.arch.x86_64 import insn
 
-LAYOUTS = {"low": LOW, "high": HIGH, "signed": SIGNED, "far": FAR}
+LAYOUTS = {"low": LOW, "middle": MIDDLE, "high": HIGH, "signed": SIGNED, "far": FAR}
 NEAR = {name: layout for name, layout in LAYOUTS.items() if layout is not FAR}
 SEED = int(os.environ.get("SIDESTEP_TEST_SEED", "20261201"))
 

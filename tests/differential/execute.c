@@ -4,8 +4,8 @@
 //
 // CASES holds, in the order of the structs below: a header, the initial contents of the memory area, the cases,
 // the bytes of all code. Each case is run twice (two start addresses, two sets of registers). A run ends at its
-// first signal; code areas are full of int3, so that whatever leaves the code ends there. RESULTS gets one record
-// a case. execution.py writes and reads these files.
+// first signal; code areas are full of int3, so that whatever leaves the code ends there. Three pieces of code are
+// in place for both runs, the fourth is put over them for the second one. RESULTS gets one record a case. execution.py writes and reads these files.
 //
 // Everything happens in the signal handler: it notes how a run ended, and changes the interrupted context so that
 // returning from the handler starts the next run.
@@ -23,7 +23,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-enum { REGISTERS = 17, CODES = 2, POKES = 4, STATE_SIZE = 4096 };
+enum { REGISTERS = 17, CODES = 4, REPLACEMENT = 3, POKES = 4, STATE_SIZE = 4096 };
 
 struct header {
     uint64_t case_count;
@@ -161,10 +161,9 @@ static unsigned char *writable(uint64_t address)
     _exit(4);
 }
 
-static void put_code(const struct test_case *test)
+static void put_code(const struct test_case *test, int i)
 {
-    for (int i = 0; i < CODES; i++)
-        memcpy(writable(test->code[i].address), bytes + test->code[i].offset, test->code[i].size);
+    memcpy(writable(test->code[i].address), bytes + test->code[i].offset, test->code[i].size);
 }
 
 static void remove_code(const struct test_case *test)
@@ -182,8 +181,11 @@ static void start(ucontext_t *context)
     for (int i = 0; i < POKES; i++)
         if (test->pokes[i].address)
             *(uint64_t *)test->pokes[i].address = test->pokes[i].value;
-    if (which == 0)
-        put_code(test);
+    if (which == 1)
+        put_code(test, REPLACEMENT);
+    else
+        for (int i = 0; i < REPLACEMENT; i++)
+            put_code(test, i);
     for (int i = 0; i < 16; i++)
         registers[ORDER[i]] = run->registers[i];
     registers[REG_EFL] = run->registers[16];

@@ -10,7 +10,7 @@ import random
 import struct
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +25,8 @@ DIRECTION_FLAG = 0x400
 
 _AREA_SIZE = 1 << 16
 _HEADER = struct.Struct("<6Q")
-_CASE = struct.Struct(f"<{2 * 3 + 2 * 18 + 4 * 2 + 1}Q")
+_CODES = 4
+_CASE = struct.Struct(f"<{_CODES * 3 + 2 * 18 + 4 * 2 + 1}Q")
 _RESULT = struct.Struct(f"<{2 * (6 + 17) + 3}Q")
 
 
@@ -53,6 +54,8 @@ class Layout:
 LOW = Layout(0x123_4000, 0x345_6000, 0x567_8000)
 HIGH = Layout(0x5555_5123_4000, 0x5555_6345_6000, 0x5555_4567_8000)
 FAR = Layout(0x5555_5123_4000, 0x7A00_0345_6000, 0x5555_4567_8000)
+# Return addresses of 32 bits and more whose push extends the sign.
+MIDDLE = Layout(0x9123_4000, 0xA345_6000, 0x8567_8000)
 # Return addresses whose low half has its sign bit set, and a copy below the original.
 SIGNED = Layout(0x5555_F123_4000, 0x5555_C345_6000, 0x5555_E567_8000)
 
@@ -64,12 +67,16 @@ class Run(NamedTuple):
 
 @dataclass(slots=True)
 class Case:
-    """`code`: up to two (address, bytes). `pokes`: up to four (address, 64-bit value) put into the memory."""
+    """`code`: up to three (address, bytes). `pokes`: up to four (address, 64-bit value) put into the memory.
+
+    `replacement`: (address, bytes) that are put over the code for the second run.
+    """
 
     code: Sequence[tuple[int, bytes]]
     runs: tuple[Run, Run]
     seed: int = 0
-    pokes: Sequence[tuple[int, int]] = field(default_factory=tuple)
+    pokes: Sequence[tuple[int, int]] = ()
+    replacement: tuple[int, bytes] | None = None
 
 
 class End(NamedTuple):
@@ -112,7 +119,7 @@ def memory_contents(layout: Layout, seed: int) -> bytes:
     for _ in range(layout.memory_size // 8):
         kind = source.random()
         if kind < 0.4:
-            words.append(layout.original + source.randrange(0x8000))
+            words.append(layout.original + source.randrange(0x3000))  # below all code
         elif kind < 0.6:
             words.append(layout.data + source.randrange(-1024, 1024))
         elif kind < 0.75:
@@ -130,8 +137,9 @@ def execute(
     records = bytearray()
     for case in cases:
         numbers: list[int] = []
-        for index in range(2):
-            address, code = case.code[index] if index < len(case.code) else (layout.original, b"")
+        nothing = (layout.original, b"")
+        pieces = [*case.code, *[nothing] * (_CODES - 1 - len(case.code)), case.replacement or nothing]
+        for address, code in pieces:
             numbers += [address, len(blob), len(code)]
             blob += code
         for run in case.runs:

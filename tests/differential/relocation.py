@@ -45,13 +45,28 @@ def compare_case(
     pokes: Sequence[tuple[int, int]] = (),
     start: int = 0,
 ) -> Case:
-    """Run the original from its instruction `start`, then the copy from there, from equal registers."""
+    """Run the original from its instruction `start`, then the copy from there, from equal registers.
+
+    As where a probe is armed, a jump to the copy then stands in the place of the original, with int3 behind
+    it, if there is room for one.
+    """
     old = relocated.instructions[start].ip
+    size = len(relocated.code)
+    relay = Assembler(relocated.address + 0x800)
+    relay.jump_to(relocated.copy_address)
+    jump = Assembler(relocated.address)
+    jump.jump_to(relay.address)
+    armed = jump.finish().ljust(size, b"\xcc") if size >= 5 else relocated.code
     return Case(
-        [(relocated.address, relocated.code), (relocated.copy_address, relocated.copy_code)],
+        [
+            (relocated.address, relocated.code),
+            (relocated.copy_address, relocated.copy_code),
+            (relay.address, relay.finish()),
+        ],
         (run_from(old, registers), run_from(relocated.relocator.arrivals[old], registers)),
         seed,
         pokes,
+        (relocated.address, armed),
     )
 
 
