@@ -132,8 +132,8 @@ class Running:
         """
         give_up = self.deadline if patience is None else time.monotonic() + patience
         while b"\n" not in self._unread and not self._ended:
-            left = min(give_up, self.deadline) - time.monotonic()
-            if left <= 0 or not select.select([self._output], [], [], left)[0]:
+            left = max(min(give_up, self.deadline) - time.monotonic(), 0)
+            if not select.select([self._output], [], [], left)[0]:
                 if patience is not None and time.monotonic() < self.deadline:
                     return ""
                 self.fail("the time limit is over")

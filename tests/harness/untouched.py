@@ -136,9 +136,8 @@ def differences(before: State, after: State) -> list[str]:
 def remains(before: State, after: State, *, makes_code: bool = False) -> list[str]:
     """What a probing session may have left behind in a process that itself went on working in between.
 
-    Such a process allocates, opens and starts threads of its own: only code, executable mappings, mappings of
-    files or shared memory that were not there, signal handlers and the tracer count. With `makes_code` it
-    also maps code of its own.
+    Such a process allocates, opens and starts threads of its own: only code, executable mappings, what bears
+    our name and the tracer count. With `makes_code` it also maps code of its own.
     """
     found = _code_differences(before, after)
     known = {(area.start, area.path) for area in before.areas}
@@ -147,14 +146,17 @@ def remains(before: State, after: State, *, makes_code: bool = False) -> list[st
         if "sidestep" in area.path or (new and not makes_code):
             found.append(f"mapping added: {area}")
     found += [f"descriptor added: {name}" for name in after.descriptors.values() if "sidestep" in name]
-    for tid, masks in after.threads.items():
-        if tid in before.threads:
-            found += _changes(
-                f"thread {tid}",
-                {name: before.threads[tid][name] for name in ("SigBlk", "SigIgn", "SigCgt")},
-                {name: masks[name] for name in ("SigBlk", "SigIgn", "SigCgt")},
-            )
     found += _changes("process", before.process, after.process)
+    return found
+
+
+def mask_changes(before: State, after: State) -> list[str]:
+    """Changes of what threads that were there both times block, ignore and handle."""
+    fields = ("SigBlk", "SigIgn", "SigCgt")
+    found = []
+    for tid in before.threads.keys() & after.threads.keys():
+        old, new = ({name: state.threads[tid][name] for name in fields} for state in (before, after))
+        found += _changes(f"thread {tid}", old, new)
     return found
 
 

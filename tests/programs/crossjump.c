@@ -1,5 +1,6 @@
 // A function in assembly jumps over the first instruction of another one, as hand-written C libraries do.
 // long: 80000000
+// refusable: front
 #include "program.h"
 
 ASSEMBLY(front, "mov %rdi, %rax\n add $100, %rax\n imul $3, %rax, %rax\n ret");

@@ -17,7 +17,7 @@ struct Square {
 };
 }
 
-template <typename Type> PROBED Type twice(Type value) { return value + value; }
+template <typename Type> PROBED Type twice(Type value) { return static_cast<Type>(value * 5 + 1); }
 
 int main(int argc, char **argv)
 {

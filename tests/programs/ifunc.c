@@ -1,6 +1,7 @@
 // Functions of the C library that have a variant for each kind of processor, and an IFUNC of the program's own.
 // long: 10000000
 // only: glibc
+// refusable: libc:memcpy libc:memcmp libc:strlen
 #include "program.h"
 #include <string.h>
 

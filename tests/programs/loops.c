@@ -1,5 +1,6 @@
 // Loops that branch back into the first five bytes of a function, and to its first byte, by short and near jumps.
 // long: 3000000
+// refusable: to_first to_second to_third to_fourth
 #include "program.h"
 
 #define TURNS 50

@@ -1,5 +1,6 @@
 // Instructions that lie across cache lines and across pages, and a function that ends where its page does.
 // long: 100000000
+// refusable: across
 #include "program.h"
 
 __asm__(".pushsection .text.pages, \"ax\", @progbits\n.balign 4096\n.skip 4096 - 3, 0xcc\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
@@ -20,30 +19,17 @@ Run = Callable[..., Running]
 NOT_READABLE = "(fault)"
 
 
-def read_events(target: Any, number: int, patience: float = 10.0) -> list[Any]:
-    """The next events, `number` of them unless `patience` (seconds) ends before."""
-    found: list[Any] = []
-    end = time.monotonic() + patience
-    while len(found) < number and time.monotonic() < end:
-        for event in target.events(timeout=0.2):
-            found.append(event)
-            if len(found) == number:
-                break
-    return found
-
-
 def trace(
-    sidestep: ModuleType, running: Running, *probes: str, number: int, **options: object
+    sidestep: ModuleType, running: Running, *probes: str, **options: object
 ) -> tuple[list[Any], Outcome]:
-    """Runs a program that waits from its first wait to its end under probes; its first `number` events."""
+    """Runs a program that waits from its first wait to its second under probes: all their events."""
     running.expect("ready")
     with attached(sidestep, running.pid) as target:
         target.trace(*probes, **options)
         running.send()
         run_until_done(running)
-        events = read_events(target, number)
     running.send()
-    return events, running.finish()
+    return list(target.events()), running.finish()
 
 
 def test_arguments_of_every_kind(sidestep: ModuleType, build: Builder, run: Run) -> None:
@@ -51,7 +37,7 @@ def test_arguments_of_every_kind(sidestep: ModuleType, build: Builder, run: Run)
         "p:ten args:take_ten a=$arg1:s64 b=$arg2 c=$arg3 d=$arg4 e=$arg5 f=$arg6 g=$arg7 h=$arg8 "
         "i=$arg9:s64 j=$arg10:u8"
     )
-    events, _ = trace(sidestep, run(build("args"), "4", "wait"), text, number=4)
+    events, _ = trace(sidestep, run(build("args"), "4", "wait"), text)
     assert [event.name for event in events] == ["ten"] * 4
     assert [event.args for event in events] == [
         {"a": turn, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6, "g": 7, "h": 8, "i": -9, "j": 10}
@@ -61,13 +47,13 @@ def test_arguments_of_every_kind(sidestep: ModuleType, build: Builder, run: Run)
 
 def test_small_types_are_cut_and_signed(sidestep: ModuleType, build: Builder, run: Run) -> None:
     text = "p:small args:take_small a=$arg1:s8 b=$arg2:u8 c=$arg3:s16 d=$arg4:u16 e=$arg5:s32 f=%r9:u32"
-    events, _ = trace(sidestep, run(build("args"), "1", "wait"), text, number=1)
+    events, _ = trace(sidestep, run(build("args"), "1", "wait"), text)
     assert events[0].args == {"a": -1, "b": 255, "c": -300, "d": 65535, "e": -100000, "f": 4000000000}
 
 
 def test_structures_on_the_stack(sidestep: ModuleType, build: Builder, run: Run) -> None:
     text = "p:large args:take_large first=$stack1 last=$stack6 again=+48($stack):u64 all=+16($stack):u64[3]"
-    events, _ = trace(sidestep, run(build("args"), "3", "wait"), text, number=3)
+    events, _ = trace(sidestep, run(build("args"), "3", "wait"), text)
     assert [event.args for event in events] == [
         {"first": turn, "last": 6, "again": 6, "all": [2, 3, 4]} for turn in range(3)
     ]
@@ -75,7 +61,7 @@ def test_structures_on_the_stack(sidestep: ModuleType, build: Builder, run: Run)
 
 def test_strings_and_what_cannot_be_read(sidestep: ModuleType, build: Builder, run: Run) -> None:
     text = "p:text args:take_string text=+0($arg1):string where=$arg1"
-    events, _ = trace(sidestep, run(build("args"), "6", "wait"), text, number=6)
+    events, _ = trace(sidestep, run(build("args"), "6", "wait"), text)
     texts = [event.args["text"] for event in events]
     assert texts[:4] == ["plain", "", "tab\tand \33[31mescape\33[0m", "\\xff\\xfe not UTF-8"]
     assert [str(value) for value in texts[4:]] == [NOT_READABLE] * 2
@@ -86,7 +72,7 @@ def test_bad_pointers_are_marked_and_the_program_lives(
     sidestep: ModuleType, build: Builder, run: Run
 ) -> None:
     text = "p:bad args:take_pointer value=+0($arg1):u64 deep=+8(+0($arg1)):u64"
-    events, outcome = trace(sidestep, run(build("args"), "12", "wait"), text, number=12)
+    events, outcome = trace(sidestep, run(build("args"), "12", "wait"), text)
     assert outcome.status == 0, str(outcome)
     assert len(events) == 12
     assert {str(value) for event in events for value in event.args.values()} == {NOT_READABLE}
@@ -95,9 +81,7 @@ def test_bad_pointers_are_marked_and_the_program_lives(
 def test_long_strings_are_truncated_and_marked(sidestep: ModuleType, build: Builder, run: Run) -> None:
     """The first string of the program is `plain`."""
     running = run(build("args"), "1", "wait")
-    events, _ = trace(
-        sidestep, running, "p:text args:take_string text=+0($arg1):string", number=1, string_limit=3
-    )
+    events, _ = trace(sidestep, running, "p:text args:take_string text=+0($arg1):string", string_limit=3)
     assert events[0].args["text"] == "pla..."
 
 
@@ -114,7 +98,7 @@ def test_conditions(
     sidestep: ModuleType, build: Builder, run: Run, condition: str, wanted: tuple[int, ...]
 ) -> None:
     text = f"p:some count:work value=$arg1 {condition}"
-    events, _ = trace(sidestep, run(build("count"), "100", "wait"), text, number=len(wanted) + 1)
+    events, _ = trace(sidestep, run(build("count"), "100", "wait"), text)
     assert [event.args["value"] for event in events] == list(wanted)
 
 
@@ -131,7 +115,7 @@ def test_a_condition_does_not_change_the_hits(sidestep: ModuleType, build: Build
 def test_events_of_threads(sidestep: ModuleType, build: Builder, run: Run) -> None:
     """Each thread's events are in order; together they are as many as there were hits."""
     text = "p:work threads:work value=$arg1"
-    events, outcome = trace(sidestep, run(build("threads"), "200", "wait"), text, number=1601)
+    events, outcome = trace(sidestep, run(build("threads"), "200", "wait"), text)
     assert len(events) == counts(outcome)["work"] == 1600
     by_thread: dict[int, list[int]] = {}
     for event in events:
@@ -145,7 +129,7 @@ def test_events_of_threads(sidestep: ModuleType, build: Builder, run: Run) -> No
 def test_events_of_forked_children(sidestep: ModuleType, build: Builder, run: Run) -> None:
     """pid and tid are the child's own."""
     text = "p:work fork:work comm=$comm"
-    events, outcome = trace(sidestep, run(build("fork"), "50", "wait"), text, number=801)
+    events, outcome = trace(sidestep, run(build("fork"), "50", "wait"), text)
     assert Counter(event.pid for event in events) == counts_by_pid(outcome)["work"]
     assert all(event.tid == event.pid and event.args == {"comm": "fork"} for event in events)
 
@@ -153,9 +137,26 @@ def test_events_of_forked_children(sidestep: ModuleType, build: Builder, run: Ru
 def test_the_stack_of_an_event(sidestep: ModuleType, build: Builder, run: Run) -> None:
     """With frame pointers the callers are found."""
     running = run(build("backtrace", "O0"), "2", "wait")
-    events, _ = trace(sidestep, running, "p:inner backtrace:inner", number=2, stack=True)
+    events, _ = trace(sidestep, running, "p:inner backtrace:inner", stack=8)
     names = [name.partition("+")[0] for name in events[0].stack_symbols]
     assert names[:4] == ["inner", "middle", "outer", "main"]
+
+
+def test_events_are_read_while_the_program_runs(sidestep: ModuleType, build: Builder, run: Run) -> None:
+    running = run(build("count"), "50", "wait")
+    running.expect("ready")
+    with attached(sidestep, running.pid) as target:
+        target.trace("p:work count:work value=$arg1")
+        running.send()
+        values = []
+        for event in target.events(timeout=20):
+            values.append(event.args["value"])
+            if len(values) == 50:
+                target.stop_events()
+        assert values == list(range(50))
+        assert running.next_line() is not None
+    running.send()
+    assert running.finish().status == 0
 
 
 def test_a_full_ring_loses_events_and_says_so(sidestep: ModuleType, build: Builder, run: Run) -> None:
@@ -166,9 +167,9 @@ def test_a_full_ring_loses_events_and_says_so(sidestep: ModuleType, build: Build
         (probe,) = target.trace("p:work count:work a=$arg1 b=$arg1 c=$arg1 d=$arg1").probes
         running.send()
         run_until_done(running)
-        delivered = len(read_events(target, 3000000, patience=40))
         assert probe.hits == 3000000
-        assert probe.lost > 0
-        assert delivered + probe.lost == probe.hits
+    delivered = sum(1 for _ in target.events())
+    assert probe.lost > 0
+    assert delivered + probe.lost == probe.hits
     running.send()
     assert running.finish().status == 0

@@ -17,6 +17,7 @@ from harness.stepper import disassemble
 Run = Callable[..., Running]
 Bare = Callable[..., Outcome]
 
+ROUNDS = 60
 HAMMERED = {
     "threads": 20000000,
     "neighbours": 100000000,
@@ -30,7 +31,7 @@ HAMMERED = {
 def test_registered_and_unregistered(
     sidestep: ModuleType, build: Builder, run: Run, bare: Bare, name: str
 ) -> None:
-    """All functions and many of their instructions, in and out, as long as the program works."""
+    """All functions and many of their instructions, in and out, while the program works."""
     size = HAMMERED[name]
     expected = bare(name, size)
     functions = {function for function in counts(expected) if ":" not in function}
@@ -44,7 +45,7 @@ def test_registered_and_unregistered(
     line: str | None = ""
     rounds = 0
     with attached(sidestep, running.pid) as target:
-        while line == "":
+        while line == "" and rounds < ROUNDS:
             probes = []
             for where in places[rounds % 3 :: 3]:
                 try:

@@ -17,6 +17,7 @@ from harness.untouched import differences, read_state, remains
 
 Run = Callable[..., Running]
 Bare = Callable[..., Outcome]
+Masks = Callable[[str], dict[str, str]]
 
 NAMES = sorted(name for name, source in sources().items() if not source.refused)
 LONG = [name for name in NAMES if sources()[name].long]
@@ -30,7 +31,9 @@ def check_counts(name: str, probed: Probed, hits: dict[str, int], true: dict[str
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_attached(sidestep: ModuleType, build: Builder, run: Run, bare: Bare, name: str) -> None:
+def test_attached(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare, bare_masks: Masks, name: str
+) -> None:
     """Attached before the program's work and detached behind it."""
     expected = bare(name)
     running = run(build(name), "wait", environment=build.environment(name))
@@ -42,7 +45,9 @@ def test_attached(sidestep: ModuleType, build: Builder, run: Run, bare: Bare, na
         waits = run_until_done(running)
         hits, by_pid = probed.hits, probed.hits_by_pid
     if waits:
-        assert not remains(before, read_state(running.pid))
+        after = read_state(running.pid)
+        assert not remains(before, after)
+        assert after.threads[running.pid] == bare_masks(name)
     running.send()
     outcome = running.finish()
     assert comparable(outcome) == comparable(expected), str(outcome)

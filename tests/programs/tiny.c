@@ -1,5 +1,6 @@
 // Functions of one to four bytes: some with padding behind them, some with the next function right behind them.
 // long: 20000000
+// refusable: dense_one dense_two dense_three
 #include "program.h"
 
 ASSEMBLY(one_byte, "ret");

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness.untouched import State, read_state, remains
+from harness.untouched import State, mask_changes, read_state, remains
 
 LOOPBACK = "127.0.0.1"
 
@@ -65,5 +65,6 @@ def probing(
 
 
 def check_nothing_remains(before: State, pid: int, *, makes_code: bool = False) -> None:
-    left = remains(before, read_state(pid), makes_code=makes_code)
+    after = read_state(pid)
+    left = remains(before, after, makes_code=makes_code) + mask_changes(before, after)
     assert not left, "\n".join(left)
