@@ -240,6 +240,7 @@ class Target:
             if spec.kind == "r":
                 raise spec.error(0, "return probes are not there yet", "use p:")
             action = Record(spec, string_limit, stack, tid, comm, emit)
+            self._places.refresh()
             plain = not emit and spec.condition is None and tid is None and comm is None
             found = self._find(spec)
             requests = [Request(Kprobe(spec.where, action=None if plain else action), each) for each in found]
@@ -273,7 +274,6 @@ class Target:
         if self._detached:
             raise TargetError(f"process {self.pid}", errors.PROCESS_GONE, "it was detached")
         self._load()
-        self._places.refresh()
         if self._manager is None:
             for session in remains.sessions(self.pid):
                 if not session.controller_alive:

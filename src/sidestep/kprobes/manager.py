@@ -281,6 +281,7 @@ class KprobeManager:
             for probe in probes:
                 probe.disabled = disabled
             self._change_or_raise([self.registry.placed[probe] for probe in probes])
+            self.engine.settle()
 
     def switch_all(self, enabled: bool) -> None:
         """`target.enabled`: arm or disarm all, without changing what each is."""
@@ -288,6 +289,7 @@ class KprobeManager:
             if self.registry.enabled != enabled:
                 self.registry.enabled = enabled
                 self._change_or_raise(list(self.registry))
+                self.engine.settle()
 
     def _change_or_gone(self, placed: Sequence[Placed]) -> None:
         try:

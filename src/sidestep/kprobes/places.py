@@ -38,16 +38,21 @@ class Places:
         self._contexts: dict[Module, ModuleContext] = {}
         self._private: dict[Module, tuple[bool, bool]] = {}
         self._symbolizer: Symbolizer | None = None
+        self._seen: set[tuple[int, int, str, int, str]] = set()
         self._expected = 1
         self._handles_faults = True
 
     def refresh(self) -> list[Module]:
-        """Read what is loaded now; modules that are still there stay the same objects."""
+        """Read what is loaded now, if anything is loaded that was not; modules that stay are the same objects."""
+        code = [mapping for mapping in read_maps(self.process.pid) if "x" in mapping.perms]
+        seen = {(m.start, m.end, m.perms, m.inode, m.path) for m in code if m.path}
+        if seen == self._seen:
+            return self.modules
         known = self.modules
         self.modules = read_modules(self.process.pid, self.process.memory.read, known)
+        self._seen = seen
         if self.modules != known:
             self._symbolizer = None
-        code = [mapping for mapping in read_maps(self.process.pid) if "x" in mapping.perms]
         for module in self.modules:
             mine = [m for m in code if m.start in module]
             self._private[module] = (all(m.inode for m in mine), any("s" in m.perms for m in mine))

@@ -207,10 +207,12 @@ def processes_that_map(inode: int) -> list[int]:
     """Every process that has the memfd mapped: the target and the children that inherited it."""
     found: list[int] = []
     needle = f" {inode} ".encode()
+    own = str(os.getpid())
     for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != os.getpid():
+        if entry.isdigit() and entry != own:
             try:
-                raw = Path(f"/proc/{entry}/maps").read_bytes()
+                with open(f"/proc/{entry}/maps", "rb", buffering=0) as file:
+                    raw = file.readall()
             except OSError:
                 continue  # gone, or of another user: not a child of ours then
             if needle in raw and any(
@@ -218,3 +220,9 @@ def processes_that_map(inode: int) -> list[int]:
             ):
                 found.append(int(entry))
     return found
+
+
+def last_pid() -> bytes:
+    """Changes whenever a process or thread is made in this pid namespace or one below it."""
+    with open("/proc/loadavg", "rb", buffering=0) as file:
+        return file.read(256).split()[-1]

@@ -21,7 +21,14 @@ from sidestep.errors import Refusal, TargetError
 from sidestep.events import layout
 from sidestep.target.base import JUMP_SIZE, Buffer, Change, Detour, Label
 from sidestep.target.process import procfs, remains
-from sidestep.target.process.areas import CodeArena, SharedArea, create_shared, processes_that_map, unmap
+from sidestep.target.process.areas import (
+    CodeArena,
+    SharedArea,
+    create_shared,
+    last_pid,
+    processes_that_map,
+    unmap,
+)
 from sidestep.target.process.poke import change_text, in_flight, take_out
 from sidestep.target.process.process import Process, Window, attach
 from sidestep.target.process.space import CodeSpace
@@ -40,6 +47,7 @@ class InlineEngine:
         self._resolve_variable = resolve_variable
         self._rings: SharedArea | None = None
         self._ring_size = 0
+        self._childless_at = b""
         self._retired: list[Buffer] = []
         self._runtimes: dict[int, Runtime] = {}
         mapping = [(0, layout.DATA_SIZE, 0)]
@@ -228,7 +236,13 @@ class InlineEngine:
         return bool(self._children())
 
     def _children(self) -> list[int]:
-        return [pid for pid in processes_that_map(self.shared.inode) if pid != self.process.pid]
+        """Looked for only if a process was made since there was none."""
+        newest = last_pid()
+        if newest == self._childless_at:
+            return []
+        children = [pid for pid in processes_that_map(self.shared.inode) if pid != self.process.pid]
+        self._childless_at = b"" if children else newest
+        return children
 
     def _in_child(self, pid: int, function: Callable[[Window], bool | None]) -> bool:
         """Run in a window of another process that has our memory; True when it is done, or the process is
