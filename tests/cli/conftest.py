@@ -1,17 +1,37 @@
-"""The command line, in this process and in one of its own."""
+"""The command line, in this process and in one of its own; a program that runs as long as a test needs it."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from harness.running import Running
 from harness.samples import Samples
 from sidestep.cli.main import app
 
 SIDESTEP = (sys.executable, "-m", "sidestep")
+ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[2] / "src"), "COLUMNS": "120"}
+
+TICKING = """
+#include <poll.h>
+#include <stdio.h>
+
+__attribute__((noipa)) long tick(long value, const char *text) { return value + (text[0] == 't'); }
+
+int main(void)
+{
+    struct pollfd input = {0, POLLIN, 0};
+    long value = 0;
+    while (poll(&input, 1, 1) == 0)
+        value = tick(value, "tick");
+    printf("ticks %ld\\n", value);
+    return 0;
+}
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +48,7 @@ class Result:
 
 
 Command = Callable[..., Result]
+Start = Callable[..., Running]
 
 
 @pytest.fixture
@@ -47,12 +68,23 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     return run
 
 
+@pytest.fixture
+def sidestep_run(run: Start) -> Start:
+    """`sidestep_run("count", ...)` starts the command in a process of its own."""
+
+    def start(*words: object) -> Running:
+        return run(*SIDESTEP, *map(str, words), environment=ENVIRONMENT)
+
+    return start
+
+
 @pytest.fixture(scope="session")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
     """`samples(SOURCE, FLAG, ...)` is the path of the compiled source text."""
     return Samples(tmp_path_factory.mktemp("samples"))
 
 
-def words(line: str) -> Sequence[str]:
-    """The cells of a row whose cells hold no blanks."""
-    return line.split()
+@pytest.fixture
+def ticking(run: Start, samples: Samples) -> Running:
+    """A program that calls tick(value, "tick") every millisecond until its standard input is closed."""
+    return run(samples(TICKING, "-O2"))

@@ -70,3 +70,15 @@ def test_rearmed_it_waits_for_another_signal() -> None:
         send(signal.SIGTERM)
         assert interrupt.wait(30)
         assert interrupt.signal == signal.SIGTERM
+
+
+def test_a_signal_that_another_thread_gets_ends_a_wait() -> None:
+    def send_to_itself() -> None:
+        time.sleep(0.05)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    thread = threading.Thread(target=send_to_itself)
+    with Interrupt() as interrupt:
+        thread.start()
+        assert interrupt.wait(30)
+        thread.join()

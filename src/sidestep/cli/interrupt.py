@@ -33,12 +33,15 @@ class Interrupt:
         for number in ENDING:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._handle)
+        # Whichever thread the kernel gives a signal to: the pipe wakes the main thread out of `wait`.
+        self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
+        signal.set_wakeup_fd(self._wakeup)
         os.close(self._reader)
         os.close(self._writer)
 
@@ -55,19 +58,20 @@ class Interrupt:
             ready = select.select([self._reader, *descriptors], [], [], left)[0]
             if self._reader not in ready:
                 break
+            self._drain()
         return self.requested
 
     def rearm(self) -> None:
         """Forgets the signal, so that the next one is a first one again."""
         self.signal = None
+        self._drain()
+
+    def _drain(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while os.read(self._reader, 4096):
                 pass
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         self.count += 1
-        if self.requested:
-            return
-        self.signal = number
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._writer, b"\0")
+        if self.signal is None:
+            self.signal = number

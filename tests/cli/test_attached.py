@@ -1,0 +1,209 @@
+"""Running processes: counted and traced, and left as they were, however the run ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Command, Start
+from harness.running import Running
+from harness.untouched import read_state, remains
+
+pytestmark = pytest.mark.process
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Fails the test if the condition does not come true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def ticks_on(ticking: Running) -> None:
+    """The program works on and ends well."""
+    ticking.close_input()
+    outcome = ticking.finish()
+    assert outcome.status == 0, str(outcome)
+    assert outcome.output.startswith("ticks ")
+
+
+def test_count_for_some_time(command: Command, ticking: Running) -> None:
+    before = read_state(ticking.pid)
+    result = command("count", "-p", ticking.pid, "tick", "--duration", "0.3")
+    assert result.code == 0
+    heading, row, last = result.lines
+    assert heading.split() == ["HITS", "RATE/S", "PROBE", "MODULE"]
+    assert int(row.split()[0]) > 0
+    assert last.startswith("0.3 s, 1 probe")
+    assert "\x1b" not in result.output + result.errors
+    assert remains(before, read_state(ticking.pid)) == []
+    ticks_on(ticking)
+
+
+def test_trace_some_events(command: Command, ticking: Running) -> None:
+    before = read_state(ticking.pid)
+    result = command(
+        "trace", "-p", ticking.pid, "t tick value=$arg1:s64 text=+0($arg2):string", "--limit", "5"
+    )
+    assert result.code == 0
+    assert len(result.lines) == 5
+    values = []
+    for line in result.lines:
+        head, _, fields = line.partition(": t: (tick+0x0) ")
+        task, cpu, seconds = head.split()
+        assert task == f"sample-{ticking.pid}"
+        assert cpu.startswith("[0")
+        assert float(seconds) > 0
+        value, text = fields.split()
+        assert text == 'text="tick"'
+        values.append(int(value.removeprefix("value=")))
+    assert values == list(range(values[0], values[0] + 5))
+    assert "HITS" in result.errors
+    assert remains(before, read_state(ticking.pid)) == []
+    ticks_on(ticking)
+
+
+def test_json_on_standard_output(command: Command, ticking: Running) -> None:
+    result = command("trace", "-p", ticking.pid, "tick", "--duration", "0.3", "--format", "json")
+    *events, summary = [json.loads(line) for line in result.lines]
+    assert result.errors == ""
+    assert summary["ended"] == "duration"
+    (probe,) = summary["probes"]
+    assert len(events) + probe["lost"] == probe["hits"] > 0
+    assert {event["tid"] for event in events} == {ticking.pid}
+    assert probe["hits_by_pid"] == {str(ticking.pid): probe["hits"]}
+
+
+def test_filters(command: Command, ticking: Running) -> None:
+    mine = command("count", "-p", ticking.pid, "tick", "--tid", ticking.pid, "--duration", "0.2")
+    matches, hits = mine.lines[1].split()[:2]
+    assert matches == hits != "0"
+    other = command("count", "-p", ticking.pid, "tick", "--comm", "another", "--duration", "0.2")
+    matches, hits = other.lines[1].split()[:2]
+    assert matches == "0" != hits
+
+
+def test_a_limit_of_hits(command: Command, ticking: Running) -> None:
+    result = command("count", "-p", ticking.pid, "tick", "--limit", "20", "--format", "json")
+    summary = json.loads(result.output)
+    assert summary["ended"] == "limit"
+    assert summary["probes"][0]["hits"] >= 20
+
+
+def test_stacks(command: Command, ticking: Running) -> None:
+    result = command("trace", "-p", ticking.pid, "tick", "--stack", "4", "--limit", "1")
+    assert result.lines[1].strip() == "<stack trace>"
+    assert result.lines[2].startswith(" => tick+0x0")
+
+
+def test_by_name(command: Command, run: Start, ticking: Running, tmp_path: Path) -> None:
+    program = tmp_path / f"named{os.getpid()}"
+    program.write_bytes(Path(f"/proc/{ticking.pid}/exe").read_bytes())
+    program.chmod(0o755)
+    run(program)
+    wait_until(lambda: command("count", "-n", program.name, "tick", "--duration", "0.1").code == 0)
+    assert "no such process" in command("count", "-n", "no-such-name", "tick").errors
+
+
+def test_nobody_there(command: Command) -> None:
+    result = command("count", "-p", "4194304", "malloc")
+    assert "no such process" in result.errors
+    assert result.code == 1
+
+
+def test_a_refused_probe_says_why(command: Command, ticking: Running) -> None:
+    before = read_state(ticking.pid)
+    result = command("count", "-p", ticking.pid, "tick", "tik")
+    assert "Did you mean tick" in result.errors
+    assert result.code == 1
+    assert remains(before, read_state(ticking.pid)) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_restores_and_sums_up(
+    sidestep_run: Start, ticking: Running, tmp_path: Path, number: signal.Signals
+) -> None:
+    before = read_state(ticking.pid)
+    out = tmp_path / "out"
+    tracing = sidestep_run("trace", "-p", ticking.pid, "tick", "--format", "json", "-o", out)
+    wait_until(lambda: out.exists() and out.stat().st_size > 0)
+    os.kill(tracing.pid, number)
+    outcome = tracing.finish()
+    assert outcome.status == 0, str(outcome)
+    *events, summary = [json.loads(line) for line in out.read_text().splitlines()]
+    assert summary["ended"] == "signal"
+    (probe,) = summary["probes"]
+    assert len(events) + probe["lost"] == probe["hits"]
+    assert remains(before, read_state(ticking.pid)) == []
+    ticks_on(ticking)
+
+
+def test_more_signals_do_not_break_the_restoring(
+    sidestep_run: Start, ticking: Running, tmp_path: Path
+) -> None:
+    before = read_state(ticking.pid)
+    out = tmp_path / "out"
+    counting = sidestep_run("trace", "-p", ticking.pid, "tick", "libc:*", "-o", out)
+    wait_until(lambda: out.exists() and out.stat().st_size > 0)
+    for _ in range(20):
+        os.kill(counting.pid, signal.SIGINT)
+        time.sleep(0.01)
+    outcome = counting.finish()
+    assert "Traceback" not in outcome.errors
+    assert outcome.status == 0, str(outcome)
+    assert remains(before, read_state(ticking.pid)) == []
+    ticks_on(ticking)
+
+
+def test_a_reader_that_leaves_ends_it_quietly(run: Start, ticking: Running) -> None:
+    from cli.conftest import ENVIRONMENT, SIDESTEP
+
+    before = read_state(ticking.pid)
+    line = f"{' '.join(SIDESTEP)} trace -p {ticking.pid} tick | head -n 2"
+    outcome = run("bash", "-c", f"{line}; echo ${{PIPESTATUS[0]}}", environment=ENVIRONMENT).finish()
+    *events, code = outcome.output.splitlines()
+    assert len(events) == 2
+    assert code == "0"
+    assert outcome.errors == ""
+    assert remains(before, read_state(ticking.pid)) == []
+    ticks_on(ticking)
+
+
+def test_the_target_ends_first(sidestep_run: Start, ticking: Running, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    tracing = sidestep_run("trace", "-p", ticking.pid, "tick", "--format", "json", "-o", out)
+    wait_until(lambda: out.exists() and out.stat().st_size > 0)
+    ticking.close_input()
+    outcome = tracing.finish()
+    assert outcome.status == 0, str(outcome)
+    *events, summary = [json.loads(line) for line in out.read_text().splitlines()]
+    assert summary["ended"] == "target"
+    assert len(events) == summary["probes"][0]["hits"] - summary["lost"]
+
+
+def test_probes_of_a_killed_controller_are_listed_and_cleaned(
+    command: Command, sidestep_run: Start, ticking: Running, tmp_path: Path
+) -> None:
+    before = read_state(ticking.pid)
+    assert "no probes" in command("list", "-p", ticking.pid).errors
+    out = tmp_path / "out"
+    tracing = sidestep_run("trace", "-p", ticking.pid, "tick", "-o", out)
+    wait_until(lambda: out.exists() and out.stat().st_size > 0)
+    assert any(line.split()[1:3] == ["k", "tick+0x0"] for line in command("list", "-p", ticking.pid).lines)
+    second = command("count", "-p", ticking.pid, "tick")
+    assert str(tracing.pid) in second.errors
+    assert second.code == 1
+    os.kill(tracing.pid, signal.SIGKILL)
+    tracing.process.wait()
+    result = command("clean", "-p", ticking.pid)
+    assert result.code == 0
+    assert remains(before, read_state(ticking.pid)) == []
+    assert "nothing to clean" in command("clean", "-p", ticking.pid).output
+    ticks_on(ticking)
