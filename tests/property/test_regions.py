@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -134,7 +135,7 @@ def test_every_probepoint_is_served_exactly(
     assert sorted(probe for region in regions for probe in region.probes) == sorted(
         p.address for p in placements
     )
-    for one, other in zip(regions, regions[1:], strict=False):
+    for one, other in pairwise(regions):
         assert one.dcr.end <= other.start, "regions do not overlap"
     for region in regions:
         assert region.dcr.end >= region.written.end

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sidestep.address import Range
 from sidestep.arch.x86_64.code import FunctionCode
-from sidestep.arch.x86_64.computed_jumps import taken_address, unproved_jump
-from sidestep.arch.x86_64.insn import Instruction
+from sidestep.arch.x86_64.computed_jumps import ComputedJumps, computed_jumps, taken_address
 from sidestep.arch.x86_64.jump_tables import JumpTables, find_jump_tables
 from sidestep.arch.x86_64.placement import signal_returns
 from sidestep.arch.x86_64.references import CodeBytes, Reference, taken_addresses
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 _MOST_FUNCTIONS_KEPT = 4096
 _LARGEST_FUNCTION = 1 << 24
 _GAP = 64
+_LONGEST_TABLE = 1 << 14  # bytes
 
 Memory = Callable[[int, int], bytes]
 """Original bytes of the target, without our own probes: (run-time address, size) to bytes."""
@@ -118,7 +118,7 @@ class ModuleContext:
     leads: dict[int, FunctionLeads] = field(default_factory=dict, repr=False)
     _found: dict[int, Bounds] = field(default_factory=dict, repr=False)
     _codes: dict[int, FunctionCode] = field(default_factory=dict, repr=False)
-    _unproved: dict[int, Instruction | None] = field(default_factory=dict, repr=False)
+    _jumps: dict[int, ComputedJumps] = field(default_factory=dict, repr=False)
 
     # Bytes
 
@@ -267,12 +267,19 @@ class ModuleContext:
         tables = self._tables_in_code
         return tables[bisect_left(tables, first) : bisect_left(tables, last)]
 
-    def unproved_jump(self, code: FunctionCode) -> Instruction | None:
-        """The function's first computed jump that may lead anywhere."""
-        if code.start not in self._unproved:
-            tables = self.jump_tables
-            self._unproved[code.start] = unproved_jump(code, tables.bases, tables.labels)
-        return self._unproved[code.start]
+    def computed_jumps(self, code: FunctionCode) -> ComputedJumps:
+        """What is known about where the function's computed jumps lead."""
+        if code.start not in self._jumps:
+            self._jumps[code.start] = computed_jumps(code, self.jump_tables, self._numbers)
+        return self._jumps[code.start]
+
+    def _numbers(self, address: int) -> Sequence[int]:
+        """The signed 32-bit numbers in the file from an address on."""
+        for start, content in self.contents:
+            if start <= address < start + len(content):
+                piece = content[address - start : address - start + _LONGEST_TABLE]
+                return array("i", piece[: len(piece) // 4 * 4])
+        return ()
 
     def landing_pads(self, code: FunctionCode) -> list[int] | None:
         """Where exceptions land that are raised in the function; None: unknown, its tables are damaged."""

@@ -89,15 +89,15 @@ class FunctionLeads:
                     return Refusal(NOT_DECODABLE, data[address])
         for address in range(start + 1, max(start + JUMP_SIZE, end)):
             for branch in branches.get(address, ()):
-                # A branch of the region itself leads to a copy. There is none of the middle of an instruction
-                # (what follows a prefix).
+                # A branch of the region itself leads to a copy. There is none of the middle of an
+                # instruction (what follows a prefix).
                 if not start <= branch.ip < end or address not in inner:
                     return _branch_refusal(branch, address)
             # Addresses in data are those of instructions; in the middle of one they are something else.
             if address in others and address in inner:
                 return self._other_refusal(others[address], address)
         if len(cover.instructions) > 1:
-            return self._pad_in(inner) or self._unproved()
+            return self._pad_in(inner) or self._computed(inner)
         return None
 
     def to(self, address: int) -> Refusal | None:
@@ -107,7 +107,7 @@ class FunctionLeads:
             return _branch_refusal(branch, address)
         if address in others:
             return self._other_refusal(others[address], address)
-        return self._pad_in([address])
+        return self._pad_in([address]) or self._computed([address])
 
     def doubt(self, address: int) -> Refusal | None:
         """Why it is not certain that `address`, a boundary behind the function's start, is code."""
@@ -117,7 +117,7 @@ class FunctionLeads:
             return Refusal(NOT_DECODABLE, f"{describe(code.doubtful)} leads into an instruction, {_MIXED}")
         if self._first_data is not None and self._first_data <= address:
             return Refusal(NOT_DECODABLE, f"{self._known.data[self._first_data]}, {_MIXED}")
-        if address in self._dead and self._unproved() is None:
+        if address in self._dead:
             return Refusal(UNREACHABLE, f"what follows {describe(self._dead[address])}")
         return None
 
@@ -175,7 +175,8 @@ class FunctionLeads:
         dead: dict[int, Instruction] = {}
         branches, others, _ = self._known
         pads = self._landing_pads()
-        if pads is None:
+        unproved, labels = self._context.computed_jumps(self.code)
+        if pads is None or unproved is not None:
             return dead
         last: Instruction | None = None
         for address, instruction in zip(self.code.boundaries, self.code.instructions, strict=False):
@@ -183,6 +184,7 @@ class FunctionLeads:
                 if (
                     address in branches
                     or address in others
+                    or address in labels
                     or first_in(pads, address, address + 1) is not None
                 ):
                     last = None
@@ -251,9 +253,15 @@ class FunctionLeads:
                     return Refusal(LANDING_PAD, f"exceptions land at {address:#x}")
         return None
 
-    def _unproved(self) -> Refusal | None:
-        jump = self._context.unproved_jump(self.code)
-        return None if jump is None else Refusal(INDIRECT_JUMP, describe(jump))
+    def _computed(self, inner: list[int]) -> Refusal | None:
+        """A computed jump of the function leads to one of these boundaries, as far as anybody knows."""
+        unproved, labels = self._context.computed_jumps(self.code)
+        if unproved is not None:
+            return Refusal(INDIRECT_JUMP, describe(unproved))
+        for address in inner:
+            if address in labels:
+                return Refusal(JUMP_INTO_REGION, f"a computed jump leads to {address:#x}")
+        return None
 
 
 def leads_of(context: ModuleContext, code: FunctionCode) -> FunctionLeads:

@@ -11,9 +11,10 @@ DCR, was found clean (but for branches of the DCR itself, which lead to copies).
 * A probepoint inside a jump's bytes is clean, so whoever reaches it passed the jump and is in the buffer.
 * A probepoint behind those five bytes keeps its original bytes. It may be served by a buffer alone only if
   it and all addresses back to the region's start are clean; then again whoever reaches it passed the jump.
-  `merge` extends a region only along addresses that one of the merged placements found clean, without a gap.
-* All other probepoints get a jump of their own. Two jumps never share a byte: a placement that starts inside
-  another one's DCR is merged with it, and a DCR has at least the five bytes of its jump.
+  `merge` extends a region only along addresses that one of the merged placements found clean, without a
+  gap.
+* All other probepoints get a jump of their own. Two jumps never share a byte: a placement that starts
+  inside another one's DCR is merged with it, and a DCR has at least the five bytes of its jump.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ Rules, in the order in which they are asked:
 7. the bytes in memory are those of the file
 
 A region usually starts at the probepoint. Where that is refused, regions that start before it and hold it
-are tried, the nearest first: as nothing may lead into a region, whoever reaches the probepoint comes through
-its start. Details give the file's own addresses, as nm and objdump print them.
+are tried, the nearest first: as nothing may lead into a region, whoever reaches the probepoint comes
+through its start. Details give the file's own addresses, as nm and objdump print them.
 """
 
 from __future__ import annotations

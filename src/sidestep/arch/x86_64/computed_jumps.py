@@ -6,7 +6,8 @@ make one:
 * a constant: a rip-relative `lea`, an immediate, a pointer in data (safety.leads looks at all of them);
 * the place behind a call (return addresses, setjmp, getcontext): never inside a region, where a call is
   last;
-* a sum: the entry of a table of offsets plus the table's address (jump_tables finds their labels).
+* a sum: the entry of a table of offsets plus the table's address (jump_tables finds their labels), or,
+  where GCC's labels as values are subtracted, plus the address of a label: these tables are read here.
 
 Pointers that were loaded from memory, passed as an argument, or returned by a call were made in one of
 these ways somewhere else; only a *sum that is computed here* can lead where no constant points. So a jump
@@ -23,8 +24,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+from sidestep.address import Range
 from sidestep.arch.x86_64.code import FunctionCode
 from sidestep.arch.x86_64.insn import (
     Instruction,
@@ -40,6 +43,7 @@ from sidestep.arch.x86_64.insn import (
     register,
     rip_target,
 )
+from sidestep.arch.x86_64.jump_tables import JumpTables
 
 # jmp *%r64 (FF E0-E7, r8-r15 with a REX prefix), and push %r64; ret. Most functions have neither at any
 # byte offset.
@@ -47,33 +51,60 @@ _MAY_JUMP_BY_REGISTER = re.compile(rb"\xff[\xe0-\xe7]|[\x50-\x57]\xc3")
 # A walk that visits more instructions than this ends without a proof.
 _LONGEST_WALK = 4000
 _LONGEST_LINE = 200
+# Labels of one function (and its cold part) are not farther from each other.
+_FARTHEST_LABEL = 1 << 25
 
 _INFO = InstructionInfoFactory()
 _WRITES = (OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE)
 _KEPT_BY_CALLS = frozenset({"rbx", "rsp", "rbp", "r12", "r13", "r14", "r15"})
 
 
-def unproved_jump(code: FunctionCode, bases: Container[int], labels: Sequence[int]) -> Instruction | None:
-    """The first jump of the function that may lead anywhere, or None. `bases` and `labels` are those of the
-    module's jump tables, labels ascending. Where the function cannot be decoded up to such a jump, it is
-    the last instruction before the bytes that are none."""
-    walk: _Walk | None = None
+class ComputedJumps(NamedTuple):
+    """What is known about the computed jumps of one function.
+
+    `unproved`: the first that may lead anywhere; where the function cannot be decoded up to what may be
+    such a jump, the last instruction before the bytes that are none. `labels`: addresses in the function
+    that tables of offsets from a label lead to.
+    """
+
+    unproved: Instruction | None
+    labels: frozenset[int]
+
+
+NO_JUMPS = ComputedJumps(None, frozenset())
+
+
+def computed_jumps(
+    code: FunctionCode, tables: JumpTables, numbers: Callable[[int], Sequence[int]]
+) -> ComputedJumps:
+    """`tables` are those of the module; `numbers` gives the signed 32-bit numbers of its data from an address
+    on, as many as there may be."""
+    jumps: list[tuple[int, str]] = []
     for match in _MAY_JUMP_BY_REGISTER.finditer(code.code):
         index = code.index_containing(code.start + match.end() - 1)
         if index is None:
-            # It may be such a jump, behind bytes that nobody can decode: nothing is known about it.
-            return code.instructions[-1] if code.instructions else None
+            return ComputedJumps(code.instructions[-1], frozenset()) if code.instructions else NO_JUMPS
         instruction = code.instructions[index]
-        if is_indirect_jump(instruction) and instruction.op0_kind == OpKind.REGISTER:
-            source = general_register(instruction.op0_register)
-        elif _is_pushed_return(code, index):
-            source = general_register(code.instructions[index - 1].op0_register)
-        else:
-            continue
-        walk = walk or _Walk(code, bases, labels)
-        if source is None or not walk.is_proved(index, source):
-            return instruction
-    return None
+        if not (is_indirect_jump(instruction) and instruction.op0_kind == OpKind.REGISTER):
+            if not _is_pushed_return(code, index):
+                continue
+            instruction = code.instructions[index - 1]
+        source = general_register(instruction.op0_register)
+        if source is None:
+            return ComputedJumps(code.instructions[index], frozenset())
+        jumps.append((index, source))
+    if not jumps:
+        return NO_JUMPS
+    walk = _Walk(code, tables, numbers)
+    while True:
+        known = len(walk.labels)
+        for index, source in jumps:
+            if not walk.is_proved(index, source):
+                return ComputedJumps(code.instructions[index], frozenset(walk.labels))
+        if len(walk.labels) == known:
+            return ComputedJumps(None, frozenset(walk.labels))
+        # What was found to be a label is a place where control comes from the jumps.
+        walk.follow_labels()
 
 
 def _is_pushed_return(code: FunctionCode, index: int) -> bool:
@@ -86,18 +117,29 @@ def _is_pushed_return(code: FunctionCode, index: int) -> bool:
 class _Walk:
     """Backwards from a jump, against the flow of control, to where the register's value comes from."""
 
-    def __init__(self, code: FunctionCode, bases: Container[int], labels: Sequence[int]) -> None:
+    def __init__(
+        self, code: FunctionCode, tables: JumpTables, numbers: Callable[[int], Sequence[int]]
+    ) -> None:
+        self.labels: set[int] = set()
+        self._function = Range(code.start, code.end)
         self._instructions = code.instructions
-        self._bases = bases
+        self._bases = tables.bases
+        self._numbers = numbers
         code.decode_all()
-        numbers = {address: index for index, address in enumerate(code.boundaries[:-1])}
+        places = {address: index for index, address in enumerate(code.boundaries[:-1])}
         self._sources: dict[int, list[int]] = defaultdict(list)
         for target, branch in code.branches:
-            if target in numbers and not is_call(branch):
-                self._sources[numbers[target]].append(numbers[branch.ip])
+            if target in places and not is_call(branch):
+                self._sources[places[target]].append(places[branch.ip])
+        labels = tables.labels
         first, last = bisect_left(labels, code.start), bisect_left(labels, code.end)
-        self._labels = {numbers[label] for label in labels[first:last] if label in numbers}
+        self._places = places
+        self._labels = {places[label] for label in labels[first:last] if label in places}
         self._jumps = [i for i, instruction in enumerate(code.instructions) if is_indirect_jump(instruction)]
+
+    def follow_labels(self) -> None:
+        """Take into account that the jumps lead to the `labels`, too."""
+        self._labels |= {self._places[label] for label in self.labels if label in self._places}
 
     def is_proved(self, index: int, register_name: str) -> bool:
         """No arithmetic but that of a jump table reaches the register before instruction `index`."""
@@ -188,47 +230,66 @@ class _Walk:
         return False
 
     def _is_table_sum(self, index: int, one: str, other: str) -> bool:
-        return self._is_entry_of(index, one, other) or self._is_entry_of(index, other, one)
-
-    def _is_entry_of(self, index: int, entry: str, base: str) -> bool:
-        """Before instruction `index`, `entry` is a signed 32-bit number from the table whose address is in
-        `base`."""
         line = self._line(index)
+        for entry, base in ((one, other), (other, one)):
+            load = self._load(line, entry)
+            if load is not None and self._is_entry(index, line, load, base):
+                return True
+        return False
+
+    def _load(self, line: Sequence[Instruction], entry: str) -> int | None:
+        """The position in `line` of what loads the register with a signed 32-bit number from memory."""
         load = self._maker(line, entry, 0)
         if load is None:
-            return False
+            return None
         instruction = line[load]
         if instruction.mnemonic == Mnemonic.CDQE or (
             instruction.mnemonic == Mnemonic.MOVSXD and instruction.op1_kind == OpKind.REGISTER
         ):
-            narrow = (
-                "rax" if instruction.mnemonic == Mnemonic.CDQE else general_register(instruction.op1_register)
-            )
+            extended = instruction.mnemonic == Mnemonic.CDQE
+            narrow = "rax" if extended else general_register(instruction.op1_register)
             load = self._maker(line, narrow, load + 1)
             if load is None or line[load].mnemonic != Mnemonic.MOV:
-                return False
+                return None
             instruction = line[load]
         elif instruction.mnemonic != Mnemonic.MOVSXD:
-            return False
-        if instruction.op1_kind != OpKind.MEMORY or instruction.op0_kind != OpKind.REGISTER:
-            return False
-        made = self._maker(line, base, 0)
+            return None
+        is_load = instruction.op1_kind == OpKind.MEMORY and instruction.op0_kind == OpKind.REGISTER
+        return load if is_load else None
+
+    def _is_entry(self, index: int, line: Sequence[Instruction], load: int, base: str) -> bool:
+        """What line[load] loads is an entry of the table that goes with `base` before instruction `index`."""
+        instruction = line[load]
         parts = (general_register(instruction.memory_base), general_register(instruction.memory_index))
+        made = self._maker(line, base, 0)
         if base in parts and (made is None or made > load):
-            # One register is the table's address, for the load and for the sum.
-            # (A walk over all ways meets constants of other ways, too.)
+            # One register is the table's address, for the load and for the sum. (A walk over all ways meets
+            # constants of other ways, too.)
             tables = [taken_address(line[made])] if made is not None else self._constants_in(index, base)
             return not tables or any(table is None or table in self._bases for table in tables)
-        table = taken_address(line[made]) if made is not None else None
-        if table is None or table not in self._bases:
+        origin = taken_address(line[made]) if made is not None else None
+        table = rip_target(instruction)
+        if table is None:
+            # Code that is not optimised takes the table's address twice.
+            makers = (self._maker(line, part, load + 1) for part in parts)
+            taken = (taken_address(line[maker]) for maker in makers if maker is not None)
+            table = next((address for address in taken if address is not None), None)
+        if origin is None or table is None:
             return False
-        entry_address = rip_target(instruction)
-        if entry_address is not None:
-            # The index is a constant.
-            return entry_address >= table and (entry_address - table) % 4 == 0
-        # Code that is not optimised takes the address twice.
-        makers = [self._maker(line, part, load + 1) for part in parts]
-        return any(maker is not None and taken_address(line[maker]) == table for maker in makers)
+        if origin in self._function:
+            self._add_labels(origin, table)
+            return True
+        # The index may be a constant that is part of the address.
+        is_constant = rip_target(instruction) is not None and table >= origin and (table - origin) % 4 == 0
+        return origin in self._bases and (table == origin or is_constant)
+
+    def _add_labels(self, origin: int, table: int) -> None:
+        """Of a table whose end nobody knows: entries that lead into the function, until one is far away."""
+        for number in self._numbers(table):
+            if not -_FARTHEST_LABEL < number < _FARTHEST_LABEL:
+                return
+            if origin + number in self._function:
+                self.labels.add(origin + number)
 
     def _constants_in(self, index: int, name: str) -> set[int]:
         """The addresses that `lea` instructions may have put into the register before instruction `index`."""
