@@ -16,6 +16,7 @@ from sidestep.arch.x86_64.insn import (
     InstructionInfoFactory,
     OpAccess,
     OpKind,
+    RflagsBits,
     general_register,
     is_syscall,
     mnemonics,
@@ -33,8 +34,9 @@ class Effects(NamedTuple):
     """Sets of bits, see above.
 
     `reads`: the old value may matter. `writes`: the value may change. `replaces`: the old value is gone for
-    certain (unless it was read): all 64 bits of a register are written whatever the operands hold; a flag is
-    set, to a defined value or not.
+    certain (unless it was read): all 64 bits of a register are written whatever the operands hold, a flag is
+    set. Flags that the manuals call undefined may in truth stay as they were, so they are not replaced; but AF
+    is, which only BCD arithmetic had a use for.
     """
 
     reads: int
@@ -88,14 +90,13 @@ def effects(instruction: Instruction) -> Effects:
             writes |= bit
             if access == OpAccess.WRITE and number in _WHOLE:
                 replaces |= bit
-    flags_read, flags_written = instruction.rflags_read, instruction.rflags_modified
-    if flags_read:
-        reads |= (flags_read & _STATUS_FLAGS) << _FLAG_SHIFT
-    if flags_written:
-        flags = (flags_written & _STATUS_FLAGS) << _FLAG_SHIFT
-        writes |= flags
+    reads |= (instruction.rflags_read & _STATUS_FLAGS) << _FLAG_SHIFT
+    flags = instruction.rflags_modified & _STATUS_FLAGS
+    if flags:
+        writes |= flags << _FLAG_SHIFT
         if not _may_leave_flags(instruction):
-            replaces |= flags
+            undefined = instruction.rflags_undefined & ~RflagsBits.AF
+            replaces |= (flags & ~undefined) << _FLAG_SHIFT
     if mnemonic in _READ_SHADOW_STACK:
         replaces = 0
     return Effects(reads, writes, replaces)
