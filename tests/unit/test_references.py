@@ -19,6 +19,7 @@ from sidestep.arch.x86_64.references import (
     short_branches,
     taken_addresses,
 )
+from sidestep.errors import TargetError
 from sidestep.safety import cache
 from sidestep.safety.references import References
 
@@ -93,7 +94,7 @@ def test_a_table_reports_its_progress() -> None:
 
 
 def test_code_that_spans_more_than_a_displacement_reaches_is_refused() -> None:
-    with pytest.raises(ValueError, match="4 GiB"):
+    with pytest.raises(TargetError, match="4 GiB"):
         ReferenceTable.build([CodeBytes(0, b"\x90"), CodeBytes(1 << 33, b"\x90")])
 
 

@@ -26,8 +26,10 @@ from sidestep.safety.restartable import SectionedFile, restartable_sequences
 if TYPE_CHECKING:
     from sidestep.safety.leads import FunctionLeads
 
-_MOST_FUNCTIONS_KEPT = 4096
-_LARGEST_FUNCTION = 1 << 24
+# Bytes of code whose decoded functions are kept; an instruction takes about 150 bytes.
+_MOST_KEPT = 1 << 20
+# What is longer counts as undecodable behind this many bytes.
+_LARGEST_FUNCTION = 1 << 20
 _GAP = 64
 _LONGEST_TABLE = 1 << 14  # bytes
 
@@ -118,6 +120,7 @@ class ModuleContext:
     leads: dict[int, FunctionLeads] = field(default_factory=dict, repr=False)
     _found: dict[int, Bounds] = field(default_factory=dict, repr=False)
     _codes: dict[int, FunctionCode] = field(default_factory=dict, repr=False)
+    _kept: int = field(default=0, repr=False)
     _jumps: dict[int, ComputedJumps] = field(default_factory=dict, repr=False)
 
     # Bytes
@@ -195,11 +198,14 @@ class ModuleContext:
     def code_of(self, function: Bounds) -> FunctionCode:
         """The function's instructions; decoded as they are asked for, kept for the next question."""
         code = self._codes.get(function.start)
-        if code is None or code.end < function.end:
-            if len(self._codes) >= _MOST_FUNCTIONS_KEPT:
-                self._codes.clear()
+        if code is None:
             end = min(function.end, function.start + _LARGEST_FUNCTION)
             content = self.bytes_at(function.start, end)
+            self._kept += len(content)
+            if self._kept > _MOST_KEPT:
+                self._codes.clear()
+                self.leads.clear()
+                self._kept = len(content)
             code = FunctionCode(function.start, content, self._gap_behind(function.start + len(content)))
             self._codes[function.start] = code
         return code

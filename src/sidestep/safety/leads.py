@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from sidestep.address import Range
@@ -49,8 +50,9 @@ _FEW = 3
 # The addresses around the one in question that are looked at with it, no more than short_branches is quick
 # for: regions that start earlier, the whole of the longest region.
 _BEFORE, _BEHIND = 5, 27
-_MOST_KEPT = 4096
 _MIXED = "code and data are mixed"
+_CALL_OR_JUMP = (b"\xe8", b"\xe9")
+_LEA = b"\x8d"
 
 
 class _Known(NamedTuple):
@@ -75,6 +77,8 @@ class FunctionLeads:
         self._first_data: int | None = None
         self._dead: dict[int, Instruction] = {}
         self._known_range = Range(0, 0)
+        self._possible: list[Reference] = []
+        self._possible_range = Range(0, 0)
         self._pads: list[int] | None = None
         self._pads_read = False
 
@@ -129,10 +133,8 @@ class FunctionLeads:
             if self._questions > _FEW:
                 self._look_at_all()
             else:
-                # The neighbours' answers come with it: of regions that start a little earlier, or behind an
-                # endbr64.
-                self._known_range = Range(first - _BEFORE, max(last, first + _BEHIND))
-                self._known = self._near(*self._known_range)
+                self._known_range = Range(first, last)
+                self._known = self._near(first, last)
         return self._known
 
     def _look_at_all(self) -> None:
@@ -146,10 +148,14 @@ class FunctionLeads:
     def _near(self, first: int, last: int) -> _Known:
         """For a few addresses: only what may lead there is decoded."""
         known = _Known(defaultdict(list), {}, {})
-        for reference in self._context.references.into(first - LONGEST_IMMEDIATE, last, self._around):
-            self._confirm(reference, first, last, known)
-        for reference in self._short(first, last):
-            self._confirm(reference, first, last, known)
+        around = self._possible_range
+        if not (around.start <= first and last <= around.end):
+            # The neighbours are asked for soon: a region that starts earlier, or behind an endbr64.
+            around = self._possible_range = Range(first - _BEFORE, max(last, first + _BEHIND))
+            self._possible = [*self._references(*around), *self._short(*around)]
+        for reference in self._possible:
+            if first - LONGEST_IMMEDIATE <= reference.target < last:
+                self._confirm(reference, first, last, known)
         self._add_addresses(first, last, known)
         return known
 
@@ -161,7 +167,7 @@ class FunctionLeads:
             if first <= target < last:
                 known.branches[target].append(branch)
         certain = Range(code.start, code.reach if code.doubtful is None else code.start)
-        for reference in self._context.references.into(first - LONGEST_IMMEDIATE, last, self._around):
+        for reference in self._references(first, last):
             if reference.field not in certain or _is_operand(code, reference.field):
                 self._confirm(reference, first, last, known)
         for reference in self._short(first, last):
@@ -194,6 +200,17 @@ class FunctionLeads:
             if instruction.flow_control != FlowControl.NEXT and not falls_through(instruction):
                 last = instruction
         return dead
+
+    def _references(self, first: int, last: int) -> Iterator[Reference]:
+        """What may refer to `first` up to `last`; calls of the function and pointers to it, many and
+        no harm, are left out."""
+        bytes_at = self._context.bytes_at
+        for reference in self._context.references.into(first - LONGEST_IMMEDIATE, last, self._around):
+            if reference.target == self.code.start:
+                before = bytes_at(reference.field - 2, reference.field)
+                if before[1:] in _CALL_OR_JUMP or before[:1] == _LEA:
+                    continue
+            yield reference
 
     def _short(self, first: int, last: int) -> list[Reference]:
         start, content = self._context.window(first - SHORT_REACH, last + SHORT_REACH, self.code.start)
@@ -268,8 +285,6 @@ def leads_of(context: ModuleContext, code: FunctionCode) -> FunctionLeads:
     """The leads of one function, kept in the context."""
     leads = context.leads.get(code.start)
     if leads is None or leads.code is not code:
-        if len(context.leads) >= _MOST_KEPT:
-            context.leads.clear()
         leads = context.leads[code.start] = FunctionLeads(context, code)
     return leads
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from sidestep.address import Range
+from sidestep.errors import ELF_MALFORMED, TargetError
 
 # Matches are one byte long, so that none hides another one.
 _ONE_BYTE = re.compile(rb"[\xe8\xe9\x05\x0d\x15\x1d\x25\x2d\x35\x3d]")
@@ -143,7 +144,7 @@ class ReferenceTable:
         base = min((stretch.start for stretch in stretches), default=0)
         top = max((stretch.end for stretch in stretches), default=0)
         if top - base > LIMIT:
-            raise ValueError("the code of one file spans more than 4 GiB")
+            raise TargetError("a file", ELF_MALFORMED, "its code spans more than 4 GiB")
         # One array for each megabyte of targets: sorted one by one, they never need much memory at once.
         buckets = [array("Q") for _ in range(((top - base) >> _BUCKET_BITS) + 1)]
         signed_32, span, done = _signed_32, top - base, 0
@@ -177,7 +178,7 @@ class ReferenceTable:
         base = min(code.start, *(stretch.start for stretch in stretches))
         top = max(code.end, *(stretch.end for stretch in stretches))
         if top - base > LIMIT:
-            raise ValueError("the segments of one file span more than 4 GiB")
+            raise TargetError("a file", ELF_MALFORMED, "its segments span more than 4 GiB")
         packed = []
         for start, content in stretches:
             for shift in range(min(4, len(content))):
