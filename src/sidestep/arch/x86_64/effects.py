@@ -35,8 +35,8 @@ class Effects(NamedTuple):
 
     `reads`: the old value may matter. `writes`: the value may change. `replaces`: the old value is gone for
     certain (unless it was read): all 64 bits of a register are written whatever the operands hold, a flag is
-    set. Flags that the manuals call undefined may in truth stay as they were, so they are not replaced; but AF
-    is, which only BCD arithmetic had a use for.
+    set. Flags that the manuals call undefined may in truth stay as they were, so they are not replaced; AF
+    is, since only BCD arithmetic had a use for it.
     """
 
     reads: int
