@@ -210,6 +210,8 @@ class _Walk:
             return None
         if mnemonic == Mnemonic.ADD:
             return [] if self._is_added_entry(index, instruction, name) else None
+        if mnemonic == Mnemonic.XOR and source_kind == OpKind.REGISTER:
+            return [] if instruction.op0_register == instruction.op1_register else None
         if mnemonic == Mnemonic.XOR and source_kind == OpKind.MEMORY:
             # A stored pointer that is encrypted with the process's pointer guard, as setjmp's are.
             guarded = int(instruction.segment_prefix) == Register.FS or rip_target(instruction) is not None
@@ -252,10 +254,16 @@ class _Walk:
             if load is None or line[load].mnemonic != Mnemonic.MOV:
                 return None
             instruction = line[load]
-        elif instruction.mnemonic != Mnemonic.MOVSXD:
+        elif instruction.mnemonic != Mnemonic.MOVSXD and not self._is_reload(instruction, entry):
             return None
         is_load = instruction.op1_kind == OpKind.MEMORY and instruction.op0_kind == OpKind.REGISTER
         return load if is_load else None
+
+    @staticmethod
+    def _is_reload(instruction: Instruction, name: str) -> bool:
+        """A whole register comes back from the stack frame."""
+        frame = general_register(instruction.memory_base) in ("rsp", "rbp") and not instruction.memory_index
+        return frame and instruction.mnemonic == Mnemonic.MOV and _is_whole(instruction.op0_register, name)
 
     def _is_entry(self, index: int, line: Sequence[Instruction], load: int, base: str) -> bool:
         """What line[load] loads is an entry of the table that goes with `base` before instruction `index`."""
@@ -274,6 +282,11 @@ class _Walk:
             makers = (self._maker(line, part, load + 1) for part in parts)
             taken = (taken_address(line[maker]) for maker in makers if maker is not None)
             table = next((address for address in taken if address is not None), None)
+        if origin in self._bases and self._is_reload(
+            instruction, str(general_register(instruction.op0_register))
+        ):
+            # Nothing but an entry of a table, here one that was kept for later, is ever added to its address.
+            return True
         if origin is None or table is None:
             return False
         if origin in self._function:
