@@ -27,12 +27,14 @@ def test_labels_forward_and_backward() -> None:
     assembler.call("start")
     assembler.lea("r9", "end")
     assembler.lea("rax", "start")
+    assembler.relative(b"\xff\x35", "end")
     assert not assembler.has_label("end")
     assembler.label("end")
     assembler.emit(shapes.RET)
-    assert assembler.address_of("end") == 0x1024
+    assert assembler.address_of("end") == 0x102A
     assert disassemble(assembler) == [
-        "jmp 0x1024", "jne 0x1000", "ja 0x1024", "call 0x1000", "lea 0x1024,%r9", "lea 0x1000,%rax", "ret",
+        "jmp 0x102a", "jne 0x1000", "ja 0x102a", "call 0x1000", "lea 0x102a,%r9", "lea 0x1000,%rax",
+        "pushq 0x102a", "ret",
     ]  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from sidestep.arch.x86_64.insn import (
     rip_target,
     text,
 )
-from sidestep.arch.x86_64.shapes import at, mov, push
+from sidestep.arch.x86_64.shapes import mov, push
 from sidestep.arch.x86_64.writer import Assembler, fits_32_bits
 from sidestep.errors import NOT_RELOCATABLE, ProbeError, Refusal
 
@@ -217,7 +217,7 @@ class Relocator:
     def _copy_counted(self, instruction: Instruction) -> None:
         """`loop target` becomes `loop 1f; jmp 2f; 1: jmp target; 2:`, as it only reaches 128 bytes."""
         assembler = self.assembler
-        behind = (self, instruction, "behind")
+        behind = (self, instruction.ip, "behind")
         assembler.raw(encode(instruction, instruction.near_branch_target)[:-1] + b"\x05")
         self._point(instruction.next_ip)
         assembler.jump(behind)
@@ -228,16 +228,23 @@ class Relocator:
     def _copy_call(self, instruction: Instruction) -> None:
         """Push the address behind the original, then jump."""
         return_address = instruction.next_ip
-        low, high = return_address & 0xFFFF_FFFF, return_address >> 32
-        self.assembler.emit(push(low - (1 << 32) if low >> 31 else low))
+        literal = (self, instruction.ip, "return address")
+        if return_address >> 31:
+            self.assembler.relative(b"\xff\x35", literal)  # push literal(%rip)
+        else:
+            self.assembler.emit(push(return_address))
         self._point(instruction.ip, _SLOT)
-        if return_address >> 31:  # the push extended the sign
-            self.assembler.emit(mov(at("rsp", 4), high, 32))
-            self._point(instruction.ip, _SLOT)
         target = direct_branch_target(instruction)
         if target is not None:
             self._jump(target)
-            return
+        else:
+            self._jump_through(instruction)
+        if return_address >> 31:
+            self.assembler.label(literal)
+            self.assembler.raw(return_address.to_bytes(8, "little"))
+
+    def _jump_through(self, instruction: Instruction) -> None:
+        """Jump to where an indirect call leads, once its return address is pushed."""
         jump = instruction.copy()
         jump.code = Code.JMP_RM64
         if instruction.op0_kind == OpKind.MEMORY and memory_base(instruction) in ("rsp", "esp"):

@@ -74,20 +74,20 @@ class Assembler:
         return self.address + self._labels[name]
 
     def jump(self, name: Hashable) -> None:
-        self._relative(b"\xe9", name)
+        self.relative(b"\xe9", name)
 
     def jump_if(self, condition: str | int, name: Hashable) -> None:
         """A conditional jump; `condition` is a name or a number of CONDITIONS."""
         number = condition if isinstance(condition, int) else CONDITIONS[condition]
-        self._relative(bytes((0x0F, 0x80 | number)), name)
+        self.relative(bytes((0x0F, 0x80 | number)), name)
 
     def call(self, name: Hashable) -> None:
-        self._relative(b"\xe8", name)
+        self.relative(b"\xe8", name)
 
     def lea(self, register: str, name: Hashable) -> None:
         """Load the address of a label into a 64-bit register."""
         number = register_number(register)
-        self._relative(bytes((0x48 | number >> 3 << 2, 0x8D, 0x05 | (number & 7) << 3)), name)
+        self.relative(bytes((0x48 | number >> 3 << 2, 0x8D, 0x05 | (number & 7) << 3)), name)
 
     def jump_to(self, target: int) -> None:
         """Jump to an absolute address: 5 bytes, or 14 if that is beyond 2 GiB. Nothing is clobbered."""
@@ -128,7 +128,8 @@ class Assembler:
             code[offset : offset + 4] = (place - offset - 4).to_bytes(4, "little", signed=True)
         return bytes(code)
 
-    def _relative(self, opcode: bytes, name: Hashable) -> None:
+    def relative(self, opcode: bytes, name: Hashable) -> None:
+        """An instruction that ends in a 32-bit displacement to a label: all of its bytes but that."""
         code = self._code
         code += opcode
         self._fixups.append((len(code), name))
