@@ -23,7 +23,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-enum { REGISTERS = 17, CODES = 4, REPLACEMENT = 3, POKES = 4, STATE_SIZE = 4096 };
+enum { REGISTERS = 17, CODES = 4, REPLACEMENT = 3, POKES = 4, STATE_SIZE = 4096, EMPTY_PIPE = 100 };
 
 struct header {
     uint64_t case_count;
@@ -47,6 +47,7 @@ struct test_case {
         uint64_t address, value;
     } pokes[POKES]; // written into the memory area before each run; address 0: none
     uint64_t seed;  // of the vector and x87 registers
+    uint64_t alarm; // microseconds after which SIGALRM ends a run, 0: no such alarm
 };
 
 struct end {
@@ -191,6 +192,9 @@ static void start(ucontext_t *context)
     registers[REG_EFL] = run->registers[16];
     registers[REG_RIP] = run->start;
     set_state((unsigned char *)context->uc_mcontext.fpregs, test->seed);
+    struct itimerval once = {{0, 0}, {0, test->alarm}};
+    if (test->alarm)
+        setitimer(ITIMER_REAL, &once, NULL);
 }
 
 static void finish(int number, siginfo_t *info, ucontext_t *context)
@@ -202,7 +206,7 @@ static void finish(int number, siginfo_t *info, ucontext_t *context)
     const unsigned char *memory = (const unsigned char *)header->memory;
     end->signal = number;
     end->code = info->si_code;
-    end->fault_address = number == SIGVTALRM ? 0 : (uint64_t)info->si_addr;
+    end->fault_address = number == SIGVTALRM || number == SIGALRM ? 0 : (uint64_t)info->si_addr;
     end->trap = registers[REG_TRAPNO];
     end->error = registers[REG_ERR];
     end->ip = registers[REG_RIP];
@@ -293,7 +297,7 @@ static void *whole_file(const char *path, uint64_t *size)
 int main(int count, char **words)
 {
     static unsigned char alternate[1 << 18];
-    static const int SIGNALS[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGVTALRM};
+    static const int SIGNALS[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGVTALRM, SIGALRM};
     uint64_t size;
     if (count != 3)
         return 2;
@@ -322,9 +326,13 @@ int main(int count, char **words)
         }
     }
 
+    // A pipe without data, for system calls that block.
+    int ends[2];
+    if (pipe(ends) < 0 || dup2(ends[0], EMPTY_PIPE) < 0)
+        return 2;
     stack_t stack = {.ss_sp = alternate, .ss_size = sizeof alternate};
     sigaltstack(&stack, NULL);
-    struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
     sigfillset(&action.sa_mask);
     for (unsigned i = 0; i < sizeof SIGNALS / sizeof *SIGNALS; i++)
         sigaction(SIGNALS[i], &action, NULL);

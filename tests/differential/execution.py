@@ -19,14 +19,15 @@ REGISTERS = (
     "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi",
     "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "flags",
 )  # fmt: skip
-SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGVTALRM = 4, 5, 7, 8, 11, 26
+SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGALRM, SIGVTALRM = 4, 5, 7, 8, 11, 14, 26
 STATUS_FLAGS = 0x8D5  # OF SF ZF AF PF CF
 DIRECTION_FLAG = 0x400
 
 _AREA_SIZE = 1 << 16
 _HEADER = struct.Struct("<6Q")
 _CODES = 4
-_CASE = struct.Struct(f"<{_CODES * 3 + 2 * 18 + 4 * 2 + 1}Q")
+_CASE = struct.Struct(f"<{_CODES * 3 + 2 * 18 + 4 * 2 + 2}Q")
+EMPTY_PIPE = 100  # a descriptor of the child; reading from it blocks
 _RESULT = struct.Struct(f"<{2 * (6 + 17) + 3}Q")
 
 
@@ -69,7 +70,8 @@ class Run(NamedTuple):
 class Case:
     """`code`: up to three (address, bytes). `pokes`: up to four (address, 64-bit value) put into the memory.
 
-    `replacement`: (address, bytes) that are put over the code for the second run.
+    `replacement`: (address, bytes) that are put over the code for the second run. `alarm`: microseconds after
+    which SIGALRM ends a run, 0 for never.
     """
 
     code: Sequence[tuple[int, bytes]]
@@ -77,6 +79,7 @@ class Case:
     seed: int = 0
     pokes: Sequence[tuple[int, int]] = ()
     replacement: tuple[int, bytes] | None = None
+    alarm: int = 0
 
 
 class End(NamedTuple):
@@ -146,7 +149,7 @@ def execute(
             numbers += [run.start, *run.registers]
         for index in range(4):
             numbers += case.pokes[index] if index < len(case.pokes) else (0, 0)
-        records += _CASE.pack(*numbers, case.seed)
+        records += _CASE.pack(*numbers, case.seed, case.alarm)
     header = _HEADER.pack(
         len(cases), layout.original, layout.copy, layout.area_size, layout.memory, layout.memory_size
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from differential.execution import REGISTERS, SIGTRAP, SIGVTALRM, Case, End, Result, run_from
+from differential.execution import REGISTERS, SIGALRM, SIGTRAP, SIGVTALRM, Case, End, Result, run_from
 from sidestep.arch.x86_64 import insn
 from sidestep.arch.x86_64.relocate import Relocator
 from sidestep.arch.x86_64.writer import Assembler
@@ -86,6 +86,10 @@ def differences(relocated: Relocated, result: Result) -> list[str]:
             return [f"ended at {second.ip:#x}, which stands for nothing"]
         pushed = point.pushed
         second = _taken_back(second, point.old, pushed)
+        behind = relocated.relocator.original(second.register("rcx"))
+        if second.signal == SIGALRM and behind is not None:
+            # In a blocked system call rcx holds the copy's address still, which the program never sees.
+            second = _with(second, "rcx", behind.old)
     found = [
         f"{name}: {one:#x}, relocated {other:#x}"
         for name, one, other in zip(REGISTERS, first.registers, second.registers, strict=True)
@@ -104,10 +108,15 @@ def differences(relocated: Relocated, result: Result) -> list[str]:
 
 
 def _taken_back(end: End, old: int, pushed: int) -> End:
-    registers = list(end.registers)
-    registers[REGISTERS.index("rsp")] += pushed
     fault_address = old if end.fault_address == end.ip else end.fault_address
-    return end._replace(ip=old, registers=tuple(registers), fault_address=fault_address)
+    end = _with(end, "rsp", end.register("rsp") + pushed)
+    return end._replace(ip=old, fault_address=fault_address)
+
+
+def _with(end: End, name: str, value: int) -> End:
+    registers = list(end.registers)
+    registers[REGISTERS.index(name)] = value
+    return end._replace(registers=tuple(registers))
 
 
 def describe(relocated: Relocated, case: Case, result: Result) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from differential.assembly import outside, slot
 from differential.bench import LAYOUTS, NEAR, Bench, Outcome, cpu_flags
-from differential.execution import FAR, LOW, SIGFPE, SIGSEGV, Layout
+from differential.execution import EMPTY_PIPE, FAR, HIGH, LOW, SIGALRM, SIGFPE, SIGSEGV, Layout
 from differential.relocation import ended_by_int3
 from sidestep.arch.x86_64 import insn
 
@@ -287,6 +287,25 @@ def test_system_calls_leave_the_original_address_in_rcx(bench: Bench, layout: La
         for relocated, _, result in bench.check_through(layout, snippets, 2, rax=number, rdi=0xFFFF_FFFF):
             behind = next(each.next_ip for each in relocated.instructions if insn.is_syscall(each))
             assert result.ends[1].register("rcx") == behind
+
+
+def test_system_calls_that_a_signal_interrupts(bench: Bench) -> None:
+    """read is started again from the syscall's address; pause and nanosleep end behind it with EINTR."""
+    calls = {"read": 0, "pause": 34, "nanosleep": 35}
+    (relocated,) = bench.relocate(HIGH, ["nop; syscall; nop"])
+    second = {"rdi": EMPTY_PIPE, "rsi": HIGH.data, "rdx": 1}
+    pokes = [(HIGH.data, 100), (HIGH.data + 8, 0)]
+    cases = []
+    for name, number in calls.items():
+        pointers = {**second, "rdi": HIGH.data, "rsi": 0} if name == "nanosleep" else second
+        cases.append(bench.case(HIGH, relocated, pokes, rax=number, **pointers))
+        cases[-1][1].alarm = 200_000
+    start = relocated.instructions[1].ip
+    for (_, _, result), name in zip(bench.run(HIGH, cases), calls, strict=True):
+        first = result.ends[0]
+        assert first.signal == SIGALRM
+        assert first.ip == (start if name == "read" else start + 2)
+        assert first.register("rax") == (0 if name == "read" else (1 << 64) - 4)
 
 
 @layouts(LAYOUTS)

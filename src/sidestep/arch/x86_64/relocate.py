@@ -6,7 +6,8 @@ rcx after a `syscall` is that of the original. No register, no flag and nothing 
 changed that the original does not change. Where one instruction becomes several, the only state that is ever
 in between is an early push, and a `Point` says so: any moment in the copy can be taken back to the original.
 
-The address that an x87 instruction leaves in the x87 state (FIP) is the one thing that is the copy's.
+What stays the copy's: the address that an x87 instruction leaves in the x87 state (FIP); what a signal
+handler sees in ip; and rcx in a system call that has not returned.
 """
 
 from __future__ import annotations
