@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import Command, Start
+from cli.conftest import ENVIRONMENT, SIDESTEP, Command, Start
 from harness.running import Running
 from harness.untouched import read_state, remains
 
@@ -163,8 +163,6 @@ def test_more_signals_do_not_break_the_restoring(
 
 
 def test_a_reader_that_leaves_ends_it_quietly(run: Start, ticking: Running) -> None:
-    from cli.conftest import ENVIRONMENT, SIDESTEP
-
     before = read_state(ticking.pid)
     line = f"{' '.join(SIDESTEP)} trace -p {ticking.pid} tick | head -n 2"
     outcome = run("bash", "-c", f"{line}; echo ${{PIPESTATUS[0]}}", environment=ENVIRONMENT).finish()
@@ -206,4 +204,11 @@ def test_probes_of_a_killed_controller_are_listed_and_cleaned(
     assert result.code == 0
     assert remains(before, read_state(ticking.pid)) == []
     assert "nothing to clean" in command("clean", "-p", ticking.pid).output
+    ticks_on(ticking)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(run: Start, ticking: Running, closed: str) -> None:
+    line = f"{' '.join(SIDESTEP)} count -p {ticking.pid} tick --duration 0.1 {closed}"
+    assert run("bash", "-c", line, environment=ENVIRONMENT).finish().status == 0
     ticks_on(ticking)

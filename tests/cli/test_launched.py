@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from cli.conftest import Start
 from harness.build import Builder
+from harness.running import Running
 
 pytestmark = pytest.mark.process
 
@@ -140,3 +143,38 @@ def test_a_glob_says_what_it_left_out(sidestep_run: Start, tmp_path: Path) -> No
     assert first == f"sidestep: {len(refused):,} of {total:,} functions cannot be probed:"
     counted = [int(line.split()[0].replace(",", "")) for line in outcome.errors.splitlines()[1:]]
     assert sum(counted) == len(refused)
+
+
+def cat_with_probes(sidestep_run: Start) -> Running:
+    """`cat`, launched, once it has copied a line."""
+    running = sidestep_run("count", "libc:write", "--", "cat")
+    running.send("first")
+    running.expect("first")
+    return running
+
+
+def test_after_an_interrupt_the_command_runs_on(sidestep_run: Start) -> None:
+    running = cat_with_probes(sidestep_run)
+    os.kill(running.pid, signal.SIGINT)
+    running.send("second")
+    running.expect("second")
+    running.close_input()
+    outcome = running.finish()
+    assert outcome.status == 0, str(outcome)
+    assert "HITS" in outcome.errors
+
+
+def test_a_termination_is_passed_on(sidestep_run: Start) -> None:
+    running = cat_with_probes(sidestep_run)
+    os.kill(running.pid, signal.SIGTERM)
+    outcome = running.finish()
+    assert outcome.status == 128 + signal.SIGTERM, str(outcome)
+    assert "HITS" in outcome.errors
+
+
+def test_a_full_disk_is_said_and_the_command_runs_on(sidestep_run: Start) -> None:
+    line = ["trace", "libc:write", "-o", "/dev/full", "--", "sh", "-c", "echo out; exit 4"]
+    outcome = sidestep_run(*line).finish()
+    assert outcome.output == "out"
+    assert outcome.errors == "sidestep: No space left on device\n"
+    assert outcome.status == 4

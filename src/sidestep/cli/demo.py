@@ -21,7 +21,7 @@ from sidestep.cli.run import Plan
 from sidestep.cli.trace import run_trace
 
 PROGRAM = Path(__file__).with_name("demo_program.py")
-COUNT_SECONDS, TRACE_SECONDS, EVENTS = 4.0, 3.0, 12
+COUNT_SECONDS, TRACE_SECONDS, EVENTS = 3.0, 3.0, 12
 
 # Those that cannot be found or placed are left out: an interpreter need not have the symbols.
 COUNTED = (

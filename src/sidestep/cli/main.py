@@ -11,7 +11,7 @@ import typer
 from sidestep.cli import check, clean, count, demo, funcs, trace
 from sidestep.cli import list as list_command
 from sidestep.cli.options import Invocation, UsageError
-from sidestep.cli.output import OutputClosedError, make_output_safe, say
+from sidestep.cli.output import OutputClosedError, make_output_safe, os_error, say
 from sidestep.errors import ProbeSyntaxError, SidestepError
 
 FAILED, USAGE = 1, 2
@@ -40,14 +40,9 @@ class Application(typer.Typer):
             say(str(error))
             return FAILED
         except OSError as error:
-            say(_os_error(error))
+            say(os_error(error))
             return FAILED
         return 0
-
-
-def _os_error(error: OSError) -> str:
-    text = error.strerror or type(error).__name__
-    return f"{error.filename}: {text}" if error.filename is not None else text
 
 
 def _show_version(wanted: bool) -> None:

@@ -25,7 +25,18 @@ def say(text: str) -> None:
 
 
 def make_output_safe() -> None:
-    """Characters that the terminal's encoding lacks are written as escapes instead of ending the program."""
+    """Prepares the standard streams.
+
+    Characters that the encoding lacks are written as escapes instead of ending the program. What goes to a
+    closed stream goes nowhere, and not into a file that happens to get its number.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -101,6 +112,12 @@ def write_table(stream: TextIO, columns: Sequence[Column], rows: Sequence[Sequen
 def write_json(stream: TextIO, objects: Sequence[Mapping[str, Any]]) -> None:
     """One object a line. JSON escapes control characters, and all that is not ASCII."""
     write_lines(stream, [json.dumps(item) for item in objects])
+
+
+def os_error(error: OSError) -> str:
+    """What went wrong, and with which file."""
+    text = error.strerror or type(error).__name__
+    return f"{error.filename}: {text}" if error.filename is not None else text
 
 
 def plural(number: int, noun: str) -> str:

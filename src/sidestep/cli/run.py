@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, TextIO, TypeAlias
 from sidestep.cli.figures import Figures
 from sidestep.cli.interrupt import Interrupt
 from sidestep.cli.options import Choice, Format, UsageError
-from sidestep.cli.output import OutputClosedError, plural, result_stream, say
+from sidestep.cli.output import OutputClosedError, os_error, plural, result_stream, say, silence
 from sidestep.cli.progress import Progress
 from sidestep.errors import PROCESS_GONE, SidestepError, TargetError
 
@@ -116,9 +116,8 @@ def execute(plan: Plan, register: Register, watch: Watch, report: Report) -> int
             return target
         run = _start(plan, target, register, interrupt, stream)
         failure = _watch_and_restore(run, watch)
-        with contextlib.suppress(OutputClosedError):
-            if run.ended != "output":
-                report(run)
+        if run.ended != "output":
+            failure = _report(run, report) or failure
         return _last_word(run, failure)
 
 
@@ -169,15 +168,18 @@ def _abandon(target: Target, *, launched: bool) -> None:
         target.wait(1.0)
 
 
-def _watch_and_restore(run: Run, watch: Watch) -> SidestepError | None:
+def _watch_and_restore(run: Run, watch: Watch) -> SidestepError | OSError | None:
     """The error that the watching or the detaching met, once the target is restored."""
-    failure: SidestepError | None = None
+    failure: SidestepError | OSError | None = None
     try:
         run.ended = watch(run)
     except OutputClosedError:
         run.ended = "output"
     except SidestepError as error:
         run.ended, failure = "target", error
+    except OSError as error:  # a full disk, say
+        run.ended, failure = "output", error
+        silence(run.stream)
     finally:
         run.seconds = time.monotonic() - run.started
         try:
@@ -187,10 +189,21 @@ def _watch_and_restore(run: Run, watch: Watch) -> SidestepError | None:
     return failure
 
 
-def _last_word(run: Run, failure: SidestepError | None) -> int:
+def _report(run: Run, report: Report) -> OSError | None:
+    try:
+        report(run)
+    except OutputClosedError:
+        run.ended = "output"
+    except OSError as error:
+        silence(run.stream)
+        return error
+    return None
+
+
+def _last_word(run: Run, failure: SidestepError | OSError | None) -> int:
     """The exit code, when a launched command has ended, too."""
     if failure is not None:
-        say(str(failure))
+        say(os_error(failure) if isinstance(failure, OSError) else str(failure))
     if run.plan.choice.launched:
         return _pass_on(run)
     ending = run.target.wait(0) if run.ended == "target" else None

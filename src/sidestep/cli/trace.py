@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,7 +24,6 @@ from sidestep.cli.options import (
 )
 from sidestep.cli.output import reader_may_leave, write_lines, write_table
 from sidestep.cli.run import Ending, Plan, Run, execute
-from sidestep.errors import SidestepError
 
 if TYPE_CHECKING:
     from sidestep.cli.progress import Progress
@@ -110,13 +108,7 @@ def _watch(run: Run) -> Ending:
         written += _take(run, sink, run.left(_TURN), written)
         ending = run.ending(written)
         if ending is not None:
-            break
-    if ending in ("signal", "duration"):
-        # What was hit until the probes are out is shown, too: hits, events and losses agree.
-        with contextlib.suppress(SidestepError):
-            run.target.enabled = False
-        _take(run, sink, 0.0, written)
-    return ending
+            return ending
 
 
 def _take(run: Run, sink: Sink, seconds: float, before: int) -> int:
@@ -158,11 +150,15 @@ def _write(run: Run, sink: Sink, events: list[Event]) -> None:
 
 
 def _report(run: Run) -> None:
-    """A table for people: with the events in a file of a launched command, else on standard error."""
+    """The last events, then a table for people: in the file of a launched command, else on standard error."""
+    sink = make_sink(run)
+    if run.ended != "limit":
+        # What was hit until the probes were out: hits, events and losses agree.
+        _take(run, sink, 0.0, 0)
     numbers = run.figures()
     if run.plan.format is Format.JSON:
         with reader_may_leave(run.stream):
-            make_sink(run).summary(figures.summary(run.batch, numbers, run.seconds, run.ended))
+            sink.summary(figures.summary(run.batch, numbers, run.seconds, run.ended))
         return
     stream = run.stream if run.plan.choice.launched else sys.stderr
     write_table(stream, figures.COLUMNS, numbers.rows())
