@@ -74,6 +74,7 @@ RING_HEAD_OFFSET: Final = 0  # u64, bytes ever reserved; moved by the target
 RING_TAIL_OFFSET: Final = 128  # u64, bytes ever consumed; moved by the controller
 DEFAULT_RING_SIZE: Final = 4 << 20
 SMALLEST_RING_SIZE: Final = 64 << 10
+LARGEST_RING_SIZE: Final = 1 << 30
 RINGS_BUDGET: Final = 64 << 20  # bytes for all rings of a machine with many CPUs
 
 # Event records
@@ -176,7 +177,9 @@ class Header:
             raise LayoutError(f"a session of layout version {version}, this is version {VERSION}")
         if probe_capacity != PROBE_CAPACITY or block_count != BLOCK_COUNT or arena_count > ARENA_CAPACITY:
             raise LayoutError("the header's numbers are damaged")
-        if ring_count and (ring_size & (ring_size - 1) or ring_size < SMALLEST_RING_SIZE):
+        if ring_count and (
+            ring_size & (ring_size - 1) or not SMALLEST_RING_SIZE <= ring_size <= LARGEST_RING_SIZE
+        ):
             raise LayoutError("the header's ring size is damaged")
         arenas = tuple(
             Arena(*_ARENA.unpack_from(shared, ARENAS_OFFSET + i * _ARENA.size)) for i in range(arena_count)
@@ -309,9 +312,9 @@ def counter_offset(block: int, index: int) -> int:
 
 
 def ring_size_for(cpus: int, wanted: int | None = None) -> int:
-    """Bytes of one ring, a power of two: `wanted` rounded up, else what the budget allows."""
+    """Bytes of one ring, a power of two: `wanted` (64 KiB .. 1 GiB), else what the budget allows."""
     if wanted is not None:
-        return max(SMALLEST_RING_SIZE, 1 << (wanted - 1).bit_length())
+        return min(max(SMALLEST_RING_SIZE, 1 << (wanted - 1).bit_length()), LARGEST_RING_SIZE)
     share = 1 << (RINGS_BUDGET // max(cpus, 1)).bit_length() - 1
     return max(SMALLEST_RING_SIZE, min(DEFAULT_RING_SIZE, share))
 

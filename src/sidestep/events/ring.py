@@ -122,41 +122,29 @@ class Ring:
     def _skip(self, position: int, head: int, shapes: Mapping[int, RecordShape]) -> int:
         """Passes over what is not a committed record; returns where the next record is, or `head`.
 
-        A reserved record says its size, so that it is passed exactly. Otherwise the next place is taken from
-        which records follow one another to `head` or to another hole.
+        A record that was begun says its size, so that it is passed exactly. One that was only reserved is all
+        zero up to the next record.
         """
         word = self._words[(position & self.size - 1) >> 3]
-        committed = word & ~0xFFFF | RECORD_MAGIC
-        shape = shapes.get(committed)
-        if word & 0xFFFF == PENDING_MAGIC and shape is not None and shape.size <= head - position:
+        if word == 0 or word & 0xFFFF == PENDING_MAGIC:
             self.holes += 1
-            return position + shape.size
-        if word == 0:
-            self.holes += 1
+            shape = shapes.get(word - PENDING_MAGIC + RECORD_MAGIC)
+            if shape is not None and shape.size <= head - position:
+                return position + shape.size
         else:
             self.damaged += 1
-        candidate = position + 8
-        while candidate < head:
-            if self._words[(candidate & self.size - 1) >> 3] and self._plausible(candidate, head, shapes):
-                return candidate
-            candidate += 8
-        return head
+        position += 8
+        while position < head and not self._is_record(position, head, shapes):
+            position += 8
+        return position
 
-    def _plausible(self, position: int, head: int, shapes: Mapping[int, RecordShape]) -> bool:
-        """Whether a record, and behind it another or the end or a hole, starts at `position`."""
-        for _ in range(2):
-            word = self._words[(position & self.size - 1) >> 3]
-            if word & 0xFFFF == PENDING_MAGIC:
-                word += RECORD_MAGIC - PENDING_MAGIC
-            shape = shapes.get(word)
-            if shape is None:
-                return False
-            position += shape.size
-            if position >= head:
-                return position == head
-            if self._words[(position & self.size - 1) >> 3] == 0:
-                return True
-        return True
+    def _is_record(self, position: int, head: int, shapes: Mapping[int, RecordShape]) -> bool:
+        """Whether a record, committed or begun, seems to start at `position`."""
+        word = self._words[(position & self.size - 1) >> 3]
+        if word & 0xFFFF == PENDING_MAGIC:
+            word += RECORD_MAGIC - PENDING_MAGIC
+        shape = shapes.get(word)
+        return shape is not None and shape.size <= head - position
 
     def _reset(self, head: int) -> None:
         """The head is impossible: forget the ring's content and go on from there."""
