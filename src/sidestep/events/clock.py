@@ -25,14 +25,17 @@ _READ_TSC = bytes.fromhex("0f31 48c1e220 4809d0 c3")
 _TRIES = 8
 _WINDOW = 60_000_000_000  # ns
 _SHORTEST_BASE = 2_000_000  # ns between the first two moments
+_LARGEST_DOUBT = 5_000  # ns
+_LONGEST_WAIT = 1_000_000_000  # ns, after which a doubtful moment is better than none
 _STEP = 1_000_000  # ns off the expected time: the counter or the clock was set, by a suspend or a migration
 
 
 class Moment(NamedTuple):
-    """One point in time on both clocks; `nanoseconds` of CLOCK_MONOTONIC."""
+    """One point in time on both clocks: CLOCK_MONOTONIC, and the tsc give or take `doubt` / 2."""
 
     tsc: int
     nanoseconds: int
+    doubt: int
 
 
 class TscReader:
@@ -84,6 +87,9 @@ class Clock:
     def calibrate(self) -> None:
         """Notes the present moment. To be called now and then (each time the rings are read): 5 us."""
         moment = self._moment()
+        age = moment.nanoseconds - self._anchor.nanoseconds
+        if moment.doubt * self._factor > _LARGEST_DOUBT and 0 <= age < _LONGEST_WAIT:
+            return  # the machine is busy: the next time will do
         expected = self.nanoseconds(moment.tsc)
         if abs(moment.nanoseconds - expected) > _STEP:
             self._moments.clear()
@@ -108,13 +114,10 @@ class Clock:
 
     def _moment(self) -> Moment:
         """Both clocks at one moment: of several tries the one that took the shortest time."""
-        best: tuple[int, Moment] | None = None
+        moments: list[Moment] = []
         for _ in range(_TRIES):
             before = self.tsc()
             nanoseconds = self._nanoseconds()
             after = self.tsc()
-            moment = Moment((before + after) // 2, nanoseconds)
-            if best is None or after - before < best[0]:
-                best = (after - before, moment)
-        assert best is not None
-        return best[1]
+            moments.append(Moment((before + after) // 2, nanoseconds, after - before))
+        return min(moments, key=lambda moment: moment.doubt)
