@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from sidestep import errors
 from sidestep.errors import SidestepError, TargetError
 
 Reader = Callable[[int, int], bytes]
 """Reads the target's memory: (address, size) to bytes. May raise OSError or SidestepError, or return less."""
+
+# O_NONBLOCK: the path may lead to a FIFO, whose open would wait for ever.
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 LARGEST_READ = 1 << 28
 """No table that is believed is larger than this many bytes."""
@@ -37,36 +42,71 @@ class Content(Protocol):
 
 
 class FileContent:
-    """A regular file, held open. It is read, never mapped: a file that shrinks must not raise SIGBUS."""
+    """A regular file. It is read, never mapped: a file that shrinks must not raise SIGBUS.
+
+    Its descriptor stays open as long as it is one of the last that were read; it is opened again when it is
+    needed, and reads as empty if the path leads to another file by then.
+    """
+
+    _open_files: ClassVar[OrderedDict[int, int]] = OrderedDict()
+    _most_open = 128
+    # Reentrant: the garbage collector may end another file while one is read.
+    _lock = threading.RLock()
 
     def __init__(self, path: str) -> None:
-        self._file = -1
+        self._path = path
         try:
-            # O_NONBLOCK: the path may lead to a FIFO, whose open would wait for ever.
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-            status = os.fstat(self._file)
+            file = os.open(path, _OPEN_FLAGS)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else None
             raise TargetError(path, errors.ELF_MALFORMED, reason or "its name cannot be opened") from error
+        status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
+            os.close(file)
             raise TargetError(path, errors.ELF_MALFORMED, "not a regular file")
         self.device, self.inode, self.size = status.st_dev, status.st_ino, status.st_size
+        with self._lock:
+            self._keep_open(file)
 
     def __del__(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
+        with self._lock:
+            file = self._open_files.pop(id(self), -1)
+            if file >= 0:
+                os.close(file)
+
+    def _keep_open(self, file: int) -> None:
+        """Needs the lock."""
+        while len(self._open_files) >= self._most_open:
+            os.close(self._open_files.popitem(last=False)[1])
+        self._open_files[id(self)] = file
+
+    def _file(self) -> int:
+        """The open descriptor. Needs the lock, until it was used."""
+        file = self._open_files.get(id(self), -1)
+        if file >= 0:
+            self._open_files.move_to_end(id(self))
+            return file
+        file = os.open(self._path, _OPEN_FLAGS)
+        status = os.fstat(file)
+        if (status.st_dev, status.st_ino) != (self.device, self.inode):
+            os.close(file)
+            raise FileNotFoundError(self._path)
+        self._keep_open(file)
+        return file
 
     def read(self, offset: int, size: int) -> bytes:
         size = min(size, self.size - offset, LARGEST_READ)
         if offset < 0 or size <= 0:
             return b""
         try:
-            data = os.pread(self._file, size, offset)
-            while len(data) < size:
-                more = os.pread(self._file, size - len(data), offset + len(data))
-                if not more:
-                    break
-                data += more
+            with self._lock:
+                file = self._file()
+                data = os.pread(file, size, offset)
+                while len(data) < size:
+                    more = os.pread(file, size - len(data), offset + len(data))
+                    if not more:
+                        break
+                    data += more
         except OSError:
             return b""
         return data

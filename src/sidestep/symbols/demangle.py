@@ -41,18 +41,32 @@ def is_mangled(symbol: str) -> bool:
     return symbol[:2] in ("_Z", "_R") and len(symbol) <= LONGEST_MANGLED
 
 
-@lru_cache(maxsize=1 << 14)
+_known: dict[str, Demangled | None] = {}
+_MOST_KNOWN = 1 << 14
+_LONGEST_KNOWN = 1 << 10
+
+
 def demangle(symbol: str) -> Demangled | None:
     """None for names that are not mangled, and for those that the library does not understand."""
-    if not is_mangled(symbol):
-        return None
+    if symbol in _known:
+        return _known[symbol]
+    names = _demangle(symbol) if is_mangled(symbol) else None
+    # Long names are not remembered: hostile ones would fill the memory.
+    if len(symbol) <= _LONGEST_KNOWN and (names is None or len(names.full) <= _LONGEST_KNOWN):
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[symbol] = names
+    return names
+
+
+def _demangle(symbol: str) -> Demangled | None:
     thunk = _THUNK.match(symbol)
     if thunk:
         inner = demangle("_Z" + symbol[thunk.end() :])
         prefix = "virtual thunk to " if thunk[1] else "non-virtual thunk to "
         return Demangled(*(prefix + name for name in inner)) if inner else None
-    render = _library()
     rust = symbol.startswith("_R") or _RUST_LEGACY.search(symbol) is not None
+    render = _library()
     full = render(symbol, "full", rust)
     if full is None:
         return None

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sidestep.symbols.elf import ElfFile
 
-_MOST_ENTRIES = 2_000_000
+_MOST_ENTRIES = 1_000_000
 _MOST_CALL_SITES = 1 << 16
 
 # Pointer encodings (DW_EH_PE_*): the low four bits are the format, the next three what it is relative to.

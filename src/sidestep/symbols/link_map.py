@@ -42,13 +42,13 @@ def load_order(started: Module | None, modules: Sequence[Module], read: Reader) 
     `started` is what the kernel started: the main program, or the loader itself (`ld.so PROGRAM`).
     """
     addresses: list[int] = []
+    seen: set[int] = set()
     debug = _debug_structure(started, modules, read)
     for _ in range(_MOST_NAMESPACES):
         raw = read_memory(read, debug, 48) if debug else b""
         if len(raw) < 40:
             break
         version, link = struct.unpack_from("<i4xQ", raw)
-        seen: set[int] = set()
         while link and link not in seen and len(seen) < _MOST_MODULES:
             seen.add(link)
             entry = read_memory(read, link, 32)

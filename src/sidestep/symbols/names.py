@@ -22,7 +22,8 @@ _EXPANSIONS = (
     "temporary transaction clone global constructors destructors keyed TLS init function wrapper "
     "anonymous namespace lambda unnamed type block_literal string literal complex imaginary isize usize "
     "i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f16 f32 f64 f128 str as impl dyn mut extern unsafe fn "
-    "closure shim vtable crate C offset"
+    "closure shim vtable crate C offset struct union enum class typename template requires _Float16 "
+    "__bf16 bfloat16_t __vector static"
 )
 
 
@@ -41,17 +42,19 @@ def without_renaming(name: str) -> str:
     return _RENAMED.sub("", name) if "." in name else name
 
 
-def needle(readable: str) -> str:
-    """A piece that the mangled form of every name like `readable` (a name or a glob) must hold; maybe empty.
+def needles(readable: str) -> tuple[str, ...]:
+    """Pieces that the mangled form of every name like `readable` (a name or a glob) must hold; longest first.
 
     Identifiers stand in mangled names as they are; only what the manglings abbreviate does not.
     """
     if not readable.isascii():
-        return ""  # Rust writes such identifiers in punycode.
+        return ()  # Rust writes such identifiers in punycode.
     # What stands in brackets may be a glob's set of characters, in braces what the demangler words itself.
     text = re.sub(r"\[[^\]]*\]|\{[^}]*\}", " ", readable)
-    words = [word for word in _WORD.findall(text) if len(word) > 1 and word not in _EXPANSIONS]
-    return max(words, key=len, default="")
+    words = {word for word in _WORD.findall(text) if len(word) > 1 and word not in _EXPANSIONS}
+    return tuple(
+        sorted((word for word in words if not word[0].isdigit()), key=lambda word: (-len(word), word))
+    )
 
 
 def close_names(name: str, candidates: Iterable[str], most: int = 3) -> list[str]:

@@ -151,9 +151,11 @@ class Symbolizer:
         """`malloc+0x4`; `libc.so.6:0x27b8a` where the file has no name; `0x7f0012345678` outside of files."""
         name = self._names.get(address)
         if name is None:
-            if len(self._names) >= 1 << 16:
-                self._names.clear()
-            name = self._names[address] = self._look_up(address)
+            name = self._look_up(address)
+            if len(name) <= 1024:  # Hostile names would fill the memory.
+                if len(self._names) >= 1 << 16:
+                    self._names.clear()
+                self._names[address] = name
         return name
 
     def _look_up(self, address: int) -> str:
