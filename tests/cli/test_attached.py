@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import pytest
 
 from cli.conftest import ENVIRONMENT, SIDESTEP, Command, Start
 from harness.running import Running
-from harness.untouched import read_state, remains
+from harness.untouched import read_descriptors, read_state, remains
 
 pytestmark = pytest.mark.process
 
@@ -212,3 +213,21 @@ def test_closed_streams(run: Start, ticking: Running, closed: str) -> None:
     line = f"{' '.join(SIDESTEP)} count -p {ticking.pid} tick --duration 0.1 {closed}"
     assert run("bash", "-c", line, environment=ENVIRONMENT).finish().status == 0
     ticks_on(ticking)
+
+
+def test_a_signal_while_probes_are_placed(sidestep_run: Start, ticking: Running) -> None:
+    before = read_state(ticking.pid)
+    counting = sidestep_run("count", "-p", ticking.pid, "*:*")
+    wait_until(lambda: f"/proc/{ticking.pid}/mem" in open_files(counting.pid))
+    os.kill(counting.pid, signal.SIGINT)
+    outcome = counting.finish()
+    assert outcome.errors == "sidestep: interrupted, nothing was changed\n"
+    assert outcome.status == 1
+    assert remains(before, read_state(ticking.pid)) == []
+    ticks_on(ticking)
+
+
+def open_files(pid: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        return list(read_descriptors(pid).values())
+    return []

@@ -16,6 +16,10 @@ from typing import Any, Final
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
+class InterruptedEarlyError(Exception):
+    """A signal came before there was anything to show."""
+
+
 class Interrupt:
     """While its `with` lasts, the first of ENDING is kept in `signal`; later ones are only counted.
 
@@ -49,6 +53,11 @@ class Interrupt:
     def requested(self) -> bool:
         """Whether the run shall end."""
         return self.signal is not None
+
+    def check(self) -> None:
+        """Raises InterruptedEarlyError if the run shall end. For long work that has changed nothing yet."""
+        if self.requested:
+            raise InterruptedEarlyError
 
     def wait(self, seconds: float | None, *descriptors: int) -> bool:
         """Sleeps until a signal has come (then True), a descriptor is readable, or the time is over."""

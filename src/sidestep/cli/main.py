@@ -10,6 +10,7 @@ import typer
 
 from sidestep.cli import check, clean, count, demo, funcs, trace
 from sidestep.cli import list as list_command
+from sidestep.cli.interrupt import InterruptedEarlyError
 from sidestep.cli.options import Invocation, UsageError
 from sidestep.cli.output import OutputClosedError, make_output_safe, os_error, say
 from sidestep.errors import ProbeSyntaxError, SidestepError
@@ -33,6 +34,9 @@ class Application(typer.Typer):
             return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
         except OutputClosedError:
             return 0
+        except InterruptedEarlyError:
+            say("interrupted, nothing was changed")
+            return FAILED
         except (ProbeSyntaxError, UsageError) as error:
             say(str(error))
             return USAGE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
@@ -18,10 +19,11 @@ class Progress:
     """Called with (what, done, total) in any unit.
 
     Shows nothing before SHOW_AFTER seconds, and nothing at all where standard error is no terminal. The line
-    is gone when the `with` ends.
+    is gone when the `with` ends. `check` is called each time and may raise, to give the work up.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
+        self._check = check
         self._next = time.monotonic() + SHOW_AFTER if is_terminal(sys.stderr) else float("inf")
         self._shown = False
 
@@ -34,6 +36,7 @@ class Progress:
         self.clear()
 
     def __call__(self, what: str, done: int, total: int) -> None:
+        self._check()
         now = time.monotonic()
         if now < self._next:
             return

@@ -22,6 +22,7 @@ from sidestep.cli.options import Choice, Format, UsageError
 from sidestep.cli.output import OutputClosedError, os_error, plural, result_stream, say, silence
 from sidestep.cli.progress import Progress
 from sidestep.errors import PROCESS_GONE, SidestepError, TargetError
+from sidestep.symbols.printable import clean
 
 if TYPE_CHECKING:
     from sidestep.session import Batch, Exit, Target
@@ -30,6 +31,9 @@ Ending: TypeAlias = Literal["signal", "duration", "limit", "target", "output"]
 
 NOT_EXECUTABLE, NOT_FOUND, SIGNALLED = 126, 127, 128
 """Exit codes of shells: of a command that cannot be run, and the base for one that a signal ended."""
+
+_EXAMPLES = 3
+"""Names shown for each reason of a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,7 @@ def _open(plan: Plan) -> Target | int:
 def _start(plan: Plan, target: Target, register: Register, interrupt: Interrupt, stream: TextIO) -> Run:
     """Places the probes and lets a launched command go; whatever fails, the target is left as it was."""
     try:
-        with Progress() as progress:
+        with Progress(interrupt.check) as progress:
             batch = register(target, progress)
         say_refused(batch, plan)
         run = Run(plan, target, batch, interrupt, stream)
@@ -150,6 +154,7 @@ def _start(plan: Plan, target: Target, register: Register, interrupt: Interrupt,
             target.resume()
         return run
     except BaseException as error:
+        # Whoever places probes takes them out again when that fails, or is given up.
         gone = isinstance(error, OSError) and not target.alive
         _abandon(target, launched=plan.choice.launched)
         if gone:
@@ -248,5 +253,8 @@ def say_refused(batch: Batch, plan: Plan) -> None:
     total = len(batch.refused) + len(batch.probes)
     counts = Counter(each.refusal.reason for each in batch.refused)
     lines = [f"{len(batch.refused):,} of {plural(total, 'function')} cannot be probed:"]
-    lines += [f"  {count:>7,}  {reason.name}: {reason.sentence}" for reason, count in counts.most_common()]
+    for reason, count in counts.most_common():
+        names = [clean(each.probe) for each in batch.refused if each.refusal.reason is reason]
+        examples = ", ".join(names[:_EXAMPLES]) + (", ..." if count > _EXAMPLES else "")
+        lines.append(f"  {count:>7,}  {reason.name}: {reason.sentence} ({examples})")
     say("\n".join(lines))
