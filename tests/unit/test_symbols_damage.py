@@ -14,6 +14,7 @@ from harness.samples import Samples
 from sidestep.errors import SidestepError, TargetError
 from sidestep.symbols.elf import ElfFile
 from sidestep.symbols.functions import FunctionTable
+from sidestep.symbols.link_map import DT_DEBUG, load_order
 from sidestep.symbols.modules import Module
 from sidestep.symbols.relocations import import_slots, indirect_slots
 from sidestep.symbols.resolve import Symbolizer
@@ -239,6 +240,45 @@ def test_a_large_file_of_nothing_but_functions(program: bytes) -> None:
     assert function is not None
     assert len(function.aliases) < 300
     assert functions.named("nothing") == []
+
+
+class Words:
+    """A target's memory of 8-byte words that stand at addresses; zeros elsewhere."""
+
+    def __init__(self, words: dict[int, int]) -> None:
+        self.words = words
+        self.reads = 0
+
+    def read(self, address: int, size: int) -> bytes:
+        self.reads += 1
+        return b"".join(struct.pack("<Q", self.words.get(at, 0)) for at in range(address, address + size, 8))[
+            :size
+        ]
+
+
+@pytest.mark.parametrize("shape", ["itself", "pair", "namespaces", "endless", "wild"])
+def test_a_loaders_list_that_leads_in_circles(program: bytes, shape: str) -> None:
+    elf = ElfFile.from_bytes(program, "program")
+    module = Module("/program", "", elf, 0x500000000000, [])
+    section = elf.dynamic_section
+    assert section is not None
+    index = list(elf.dynamic).index(DT_DEBUG)
+    debug, link = 0x700000000000, 0x700000001000
+    words = {module.bias + section.start + index * 16 + 8: debug, debug: 2, debug + 8: link}
+    if shape == "itself":
+        words[link + 24] = link
+    elif shape == "pair":
+        words |= {link + 24: link + 64, link + 64 + 24: link}
+    elif shape == "namespaces":
+        words |= {debug + 40: debug, link + 24: link}
+    elif shape == "endless":
+        words |= {link + 32 * n + 24: link + 32 * (n + 1) for n in range(40000)}
+    else:
+        words |= {link + 24: (1 << 64) - 8}
+    memory = Words(words)
+    found = load_order(module, [module], memory.read)
+    assert 1 <= len(found) <= 1 << 14
+    assert memory.reads < 1 << 15
 
 
 def test_memory_that_cannot_be_read() -> None:

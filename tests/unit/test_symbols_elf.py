@@ -187,6 +187,28 @@ def test_without_section_headers(samples: Samples) -> None:
     assert elf.dynamic
 
 
+def test_many_files_share_few_descriptors(samples: Samples, tmp_path: Path) -> None:
+    data = samples(PROGRAM, "-O1").read_bytes()
+    before = len(os.listdir("/proc/self/fd"))
+    files = []
+    for number in range(300):
+        path = tmp_path / str(number)
+        path.write_bytes(data)
+        files.append(ElfFile.open(str(path)))
+    assert len(os.listdir("/proc/self/fd")) <= before + 140
+    text = files[0].text[0]
+    assert all(file.read(text.start, 64) == files[-1].read(text.start, 64) != b"" for file in files)
+    # A file that was replaced meanwhile reads as empty, not as the other file.
+    replaced, kept = files[0], files[1:]
+    (tmp_path / "new").write_bytes(bytes(len(data)))
+    (tmp_path / "new").rename(tmp_path / "0")
+    for file in kept:
+        file.read(text.start, 1)
+    assert replaced.read(text.start, 64) == b""
+    del files, kept, file, replaced
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
 def test_a_file_that_was_cut_off_reads_short(samples: Samples) -> None:
     data = samples(PROGRAM, "-O1").read_bytes()
     whole = ElfFile.from_bytes(data, "whole")

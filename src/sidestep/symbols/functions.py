@@ -36,6 +36,7 @@ from sidestep.symbols.symbol_table import (
     STT_GNU_IFUNC,
     FunctionRows,
     SymbolTable,
+    has_symbol,
     read_tables,
 )
 
@@ -112,8 +113,7 @@ class FunctionTable:
 
     def mentions(self, name: str) -> bool:
         """Whether a symbol has exactly this name, imported ones included."""
-        raw = b"\0" + name.encode() + b"\0"
-        return any(raw in bytes(table.strings) for table in self._tables)
+        return self._may_name(name) and has_symbol(self.elf, name)
 
     @cached_property
     def frames(self) -> FdeTable:

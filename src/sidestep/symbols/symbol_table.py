@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from sidestep.symbols.elf import DT_STRTAB, SHF_EXECINSTR, SHT_DYNSYM, SHT_SYMTAB, ElfFile, string_at
+from sidestep.symbols.names import without_renaming
 
 STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_TLS, STT_GNU_IFUNC = 0, 1, 2, 6, 10
 STB_LOCAL, STB_GLOBAL, STB_WEAK = 0, 1, 2
@@ -25,6 +26,8 @@ SYMBOL = struct.Struct("<IBBHQQ")
 LONGEST_NAME = 4096
 _MOST_SYMBOLS = 2_000_000
 _LARGEST_TEXT = 1 << 25
+_MOST_OFFSETS = 1 << 20
+_LOOKUPS_BEFORE_INDEX, _LARGEST_INDEX = 8, 1 << 19
 _HIDDEN = 0x8000
 _NOT_PLAIN = re.compile(rb"[^\x00\x20-\x7e]")
 
@@ -72,6 +75,8 @@ class FunctionRows:
             for strings in self._strings
         ]
         self._splits: list[int] = []
+        self._lookups = 0
+        self._indices: dict[int, dict[int, list[int]]] = {}
         for table in tables:
             self._add(table)
             self._splits.append(len(self.starts))
@@ -154,28 +159,54 @@ class FunctionRows:
             yield name.partition("@")[0] if "@" in name else name
 
     def find(self, name: str) -> list[int]:
-        """The rows of that name. With `@VERSION` or `@@VERSION` of that version only, else of any version."""
+        """The rows of that name. With `@VERSION` or `@@VERSION` of that version only, else of any version.
+
+        A static function that link-time optimisation renamed (`f.llvm.1`) is found by the name it had.
+        """
         base, at, wanted = name.partition("@")
         if not base:
             return []
         wanted = wanted.removeprefix("@")
-        pattern = re.compile(re.escape(base.encode("utf-8", "surrogateescape")) + rb"(?=[\0@])")
         found: list[int] = []
-        first = 0
-        for strings, split in zip(self._strings, self._splits, strict=True):
-            offsets = {match.start() for match in pattern.finditer(strings)}
+        for table, strings in enumerate(self._strings):
+            offsets = _offsets_of(base, strings, (b"\0", b"@", b".llvm.", b".lto_priv."))
             if offsets:
-                found += [row for row in range(first, split) if self._offsets[row] in offsets]
-            first = split
+                found += self._rows_named(table, offsets)
+        found = [row for row in found if without_renaming(self.name(row)) == without_renaming(base)]
         if at:
             found = [
                 row for row in found if (self._name_and_version(row)[1] or "").removeprefix("@") == wanted
             ]
         return found
 
+    def _rows_named(self, table: int, offsets: set[int]) -> list[int]:
+        """The rows of a table whose names stand at these offsets."""
+        first, last = self._splits[table - 1] if table else 0, self._splits[table]
+        self._lookups += 1
+        if self._lookups <= _LOOKUPS_BEFORE_INDEX or last > _LARGEST_INDEX:
+            return [row for row in range(first, last) if self._offsets[row] in offsets]
+        index = self._indices.get(table)
+        if index is None:
+            index = self._indices[table] = {}
+            for row in range(first, last):
+                index.setdefault(self._offsets[row], []).append(row)
+        return sorted(row for offset in offsets for row in index.get(offset, ()))
+
     @cached_property
     def _version_names(self) -> dict[int, str]:
         return read_version_names(self._elf)
+
+
+def _offsets_of(name: str, strings: bytes, ends: Sequence[bytes]) -> set[int]:
+    """Where `name` stands in a string table before one of `ends`, maybe as the end of another name."""
+    found: set[int] = set()
+    for end in ends:
+        raw = name.encode("utf-8", "surrogateescape") + end
+        at = strings.find(raw)
+        while at >= 0 and len(found) < _MOST_OFFSETS:
+            found.add(at)
+            at = strings.find(raw, at + 1)
+    return found
 
 
 def read_tables(elf: ElfFile) -> list[SymbolTable]:
@@ -195,12 +226,24 @@ def read_tables(elf: ElfFile) -> list[SymbolTable]:
     return tables
 
 
+def has_symbol(elf: ElfFile, name: str) -> bool:
+    """Whether a symbol has exactly this name, without its version; imported ones count.
+
+    Linkers store a name that ends another one (`rt_sigaction`, `sigaction`) inside of it, so that the
+    string table alone does not tell.
+    """
+    for table in read_tables(elf):
+        offsets = _offsets_of(name, table.strings, (b"\0", b"@"))
+        if offsets and not offsets.isdisjoint(array("I", table.symbols)[:: SYMBOL.size // 4]):
+            return True
+    return False
+
+
 def find_data(elf: ElfFile, name: str) -> DataSymbol | None:
     """The variable of that name: a global one if there is one, of the default version."""
-    pattern = re.compile(re.escape(name.encode("utf-8", "surrogateescape")) + rb"(?=\0|@@)")
     best: DataSymbol | None = None
     for table in read_tables(elf):
-        offsets = {match.start() for match in pattern.finditer(table.strings)}
+        offsets = _offsets_of(name, table.strings, (b"\0", b"@@"))
         if not offsets:
             continue
         for index, (offset, info, _, section, value, size) in enumerate(SYMBOL.iter_unpack(table.symbols)):
