@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import typer
 
@@ -25,17 +22,17 @@ COUNT_SECONDS, TRACE_SECONDS, EVENTS = 3.0, 3.0, 12
 
 # Those that cannot be found or placed are left out: an interpreter need not have the symbols.
 COUNTED = (
-    "libc:malloc",
-    "libc:free",
-    "libc:read",
-    "libc:open64",
-    "libc:close",
+    "malloc",
+    "free",
+    "read",
+    "open64",
+    "close",
     "PyList_New",
     "PyList_Append",
 )
 TRACED = (
-    "open libc:open64 path=+0($arg1):string",
-    "read libc:read fd=$arg1:s32 size=$arg3:u64 if size > 512",
+    "open open64 path=+0($arg1):string",
+    "read read fd=$arg1:s32 size=$arg3:u64 if size > 512",
 )
 
 
@@ -59,19 +56,37 @@ def demo(context: typer.Context) -> None:
 
 def _show(program: subprocess.Popen[str]) -> int:
     pid = program.pid
-    _wait_until_started(pid)
+    assert program.stdin is not None
+    assert program.stdout is not None
+    program.stdout.readline()  # the interpreter is through its start
     before = Code.of(pid)
     _say(
         "A look inside a running process.",
         "",
         f"1. A program runs: {PROGRAM.name}, process {pid}. It reads files, sorts words and makes lists.",
-        "   It was not compiled for this, and it will not be stopped or restarted.",
+        "   It was not prepared for this in any way, and it will not be restarted.",
         "",
     )
     code = _count(pid) or _trace(pid)
-    if code == 0:
-        code = _leave(program, before)
-    return code
+    if code:
+        return code
+    after = Code.of(pid)
+    program.stdin.close()
+    rounds, _, result = program.stdout.readline().strip().partition(" ")
+    status = program.wait(10)
+    same = before == after
+    _say(
+        "3. Both commands have left again. Is the program as it was?",
+        "",
+        f"   executable mappings   {len(before.digests)} before, {len(after.digests)} after",
+        f"   bytes of code         {before.size:,}, compared with those before: {_verdict(same)}",
+        f"   the program itself    {rounds} rounds, results {result}, exit code {status}",
+        "",
+        "   Now your own:    sidestep funcs -p PID 'libc:*alloc*'    which functions are there",
+        "                    sidestep count -p PID 'libc:*alloc*'    how often they are called",
+        "                    sidestep trace 'libc:write size=$arg3:u64' -- ls    a command from its start",
+    )
+    return 0 if same and status == 0 and result == "right" else 1
 
 
 def _count(pid: int) -> int:
@@ -102,28 +117,6 @@ def _trace(pid: int) -> int:
     return code
 
 
-def _leave(program: subprocess.Popen[str], before: Code) -> int:
-    after = Code.of(program.pid)
-    assert program.stdin is not None
-    assert program.stdout is not None
-    program.stdin.close()
-    rounds, result = _answer(program.stdout)
-    status = program.wait(10)
-    same = before == after
-    _say(
-        "3. Both commands have left again. Is the program as it was?",
-        "",
-        f"   executable mappings   {len(before.digests)} before, {len(after.digests)} after",
-        f"   bytes of code         {before.size:,}, compared with those before: {_verdict(same)}",
-        f"   the program itself    {rounds} rounds, results {result}, exit code {status}",
-        "",
-        "   Now your own:    sidestep funcs -p PID 'libc:*alloc*'    which functions are there",
-        "                    sidestep count -p PID 'libc:*alloc*'    how often they are called",
-        "                    sidestep trace 'libc:write size=$arg3:u64' -- ls    a command from its start",
-    )
-    return 0 if same and status == 0 and result == "right" else 1
-
-
 @dataclass(frozen=True, slots=True)
 class Code:
     """The executable mappings of a process, and a digest of what each holds."""
@@ -132,6 +125,8 @@ class Code:
 
     @classmethod
     def of(cls, pid: int) -> Code:
+        import hashlib
+
         from sidestep.maps import read_maps
 
         digests = {}
@@ -165,21 +160,6 @@ def usable(pid: int, probes: Sequence[str]) -> list[str]:
     finally:
         target.detach()
     return found
-
-
-def _wait_until_started(pid: int) -> None:
-    """Until the interpreter is through its start, in some ten milliseconds: it has been asleep once."""
-    deadline = time.monotonic() + 2.0
-    while time.monotonic() < deadline:
-        with open(f"/proc/{pid}/wchan", "rb") as file:
-            if file.read() not in (b"", b"0"):
-                return
-        time.sleep(0.02)
-
-
-def _answer(stream: IO[str]) -> tuple[str, str]:
-    rounds, _, result = stream.readline().strip().partition(" ")
-    return rounds, result
 
 
 def _verdict(same: bool) -> str:

@@ -1,7 +1,8 @@
 """The program that `sidestep demo` looks into. It knows nothing of Sidestep.
 
-It reads files, sorts their words and makes lists, round after round, until its standard input is closed (or a
-minute is over). Then it says how many rounds there were, and whether every one gave the same result.
+It says that it is ready, then it reads files, sorts their words and makes lists, round after round, until its
+standard input is closed (or a minute is over). Then it says how many rounds there were, and whether every one
+gave the same result.
 """
 
 import os
@@ -27,6 +28,7 @@ def work() -> int:
 
 
 def main() -> None:
+    print("ready", flush=True)
     end = time.monotonic() + LONGEST
     first = work()
     rounds = 1
