@@ -16,6 +16,7 @@ def player_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def player(player_program: Path) -> Iterator[Player]:
-    with Player(player_program) as playing:
+def player(player_program: Path, request: pytest.FixtureRequest) -> Iterator[Player]:
+    """A parameter is the number of threads that have rings of their own."""
+    with Player(player_program, thread_rings=getattr(request, "param", 2)) as playing:
         yield playing

@@ -77,9 +77,15 @@ class Player:
     """A child process; its memory is used through `shared`. To be used in a `with`."""
 
     def __init__(
-        self, program: Path, *, ring_count: int = 4, ring_size: int = layout.SMALLEST_RING_SIZE
+        self,
+        program: Path,
+        *,
+        cpu_rings: int = 4,
+        thread_rings: int = 2,
+        ring_size: int = layout.SMALLEST_RING_SIZE,
     ) -> None:
-        self.ring_count, self.ring_size = ring_count, ring_size
+        self.cpu_rings, self.thread_rings, self.ring_size = cpu_rings, thread_rings, ring_size
+        self.ring_count = ring_count = cpu_rings + thread_rings
         self._file = os.memfd_create("sidestep-test")
         size = layout.file_size(ring_count, ring_size)
         os.ftruncate(self._file, size)
@@ -119,7 +125,7 @@ class Player:
 
     @property
     def rings(self) -> Rings:
-        return Rings(RINGS, self.ring_count, self.ring_size)
+        return Rings(RINGS, self.cpu_rings, self.ring_size, threads=self.thread_rings)
 
     def __enter__(self) -> Player:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 import time
@@ -62,7 +63,7 @@ def test_the_head_of_an_event(player: Player) -> None:
     assert (found.name, found.where, found.index) == ("big", "malloc+0x0", 7)
     assert found.args == {"x": 5}
     assert player.counters.total(7) == 1
-    assert 0 <= found.cpu < player.ring_count
+    assert 0 <= found.cpu < (os.cpu_count() or 1024)
 
 
 @pytest.mark.parametrize("tid_offset", [None, GLIBC_TID])
@@ -353,6 +354,10 @@ def test_a_long_name_is_compared_as_the_kernel_keeps_it(player: Player) -> None:
     assert found.args == {"c": "a name of more "}
 
 
+RINGS_OF_THREADS = pytest.mark.parametrize("player", [0, 2, 20], indirect=True)
+
+
+@RINGS_OF_THREADS
 def test_a_full_ring_loses_events_and_counts_them(player: Player) -> None:
     program = event(5, "p f x=$arg1")
     player.probe(TEXT, KEEPS_ALL, [Record(program)], liveness=ALL_LIVE)
@@ -368,6 +373,7 @@ def test_a_full_ring_loses_events_and_counts_them(player: Player) -> None:
     assert reader.damaged == reader.holes == 0
 
 
+@RINGS_OF_THREADS
 def test_threads_and_the_reader_at_the_same_time(player: Player) -> None:
     """Three sizes of records from four threads; every one arrives once or is counted as lost."""
     texts = ["p f x=$arg1", "p f x=$arg1 a=$arg2 b=$arg3 c=\\5", "p f x=$arg1 s=$comm"]
@@ -402,6 +408,7 @@ def test_threads_and_the_reader_at_the_same_time(player: Player) -> None:
     assert reader.damaged == reader.holes == 0
 
 
+@RINGS_OF_THREADS
 def test_signal_handlers_that_record_in_between(player: Player) -> None:
     program = event(0, "p f x=$arg1 y=$arg2")
     player.probe(TEXT, KEEPS_ALL, [Record(program)], player.surroundings(tid_offset=GLIBC_TID), ALL_LIVE)
@@ -429,6 +436,7 @@ def test_several_probes_at_one_address_run_in_order(player: Player) -> None:
     assert [(found.name, found.args["x"]) for found in events] == [("second", 3), ("first", 3), ("first", 4)]
 
 
+@RINGS_OF_THREADS
 def test_what_is_live_is_kept(player: Player) -> None:
     source = random.Random(11)
     probed: list[tuple[EventProgram, Liveness]] = []
@@ -465,6 +473,7 @@ def test_what_is_live_is_kept(player: Player) -> None:
             assert after.vectors_kept
 
 
+@RINGS_OF_THREADS
 def test_how_much_stack_a_hit_needs(player: Player) -> None:
     """At most 256 bytes below the red zone, for the event that needs most."""
     text = (
@@ -493,10 +502,53 @@ def test_an_event_that_is_too_large_is_refused() -> None:
         _ = event(0, text, string_limit=4000).format
 
 
+def ring_heads(player: Player) -> list[int]:
+    """Bytes ever reserved in each ring."""
+    return [
+        int.from_bytes(player.shared[layout.ring_offset(ring, player.ring_size) :][:8], "little")
+        for ring in range(player.ring_count)
+    ]
+
+
 def test_a_cpu_without_a_ring_takes_the_first(player: Player) -> None:
     program = event(0, "p f")
     one = Surroundings(player.runtime, rings=Rings(RINGS, 1, player.ring_size))
     player.probe(TEXT, KEEPS_ALL, [Record(program)], one)
     player.run()
     player.ask("hammer", TEXT, 4, 5)
-    assert {found.cpu for found in player.reader(program).flush()} == {0}
+    assert ring_heads(player) == [20 * 24, 0, 0, 0, 0, 0]
+    assert len(player.reader(program).flush()) == 20
+
+
+def test_the_first_threads_have_rings_of_their_own(player: Player) -> None:
+    program = event(0, "p f")
+    player.probe(TEXT, KEEPS_ALL, [Record(program)])
+    player.run()
+    tids = player.ask("hammer", TEXT, 5, 10).split()
+    heads = ring_heads(player)
+    assert heads[player.cpu_rings :] == [240, 240]
+    assert sum(heads) == 50 * 24
+    events = player.reader(program).flush()
+    assert sorted(found.tid for found in events) == sorted(int(tid) for tid in tids for _ in range(10))
+
+
+def test_a_forked_child_does_not_use_the_rings_of_its_parents_threads(player: Player) -> None:
+    program = event(0, "p f")
+    player.probe(TEXT, KEEPS_ALL, [Record(program)])
+    player.run()
+    player.call(TEXT)
+    assert ring_heads(player)[player.cpu_rings :] == [24, 0]
+    child, _ = map(int, player.ask("fork", TEXT, 5, 0).split())
+    assert ring_heads(player)[player.cpu_rings :] == [24, 5 * 24]
+    assert [found.pid for found in player.reader(program).flush()] == [player.pid, *[child] * 5]
+
+
+@pytest.mark.parametrize("by_thread", [True, False])
+def test_the_cpu_of_an_event(player: Player, by_thread: bool) -> None:
+    program = event(0, "p f")
+    player.probe(TEXT, KEEPS_ALL, [Record(program)], player.surroundings(by_thread=by_thread))
+    player.run()
+    for cpu in sorted(os.sched_getaffinity(0)):
+        os.sched_setaffinity(player.pid, {cpu})
+        player.call(TEXT)
+    assert [found.cpu for found in player.reader(program).flush()] == sorted(os.sched_getaffinity(0))

@@ -41,7 +41,7 @@ def program(text: str, **options: object) -> EventProgram:
 def record(of: EventProgram, *contents: bytes, faults: int = 0, stack: tuple[int, ...] = ()) -> bytes:
     """A record whose fields hold `contents`, padded with zeros."""
     shape = of.format
-    data = struct.pack("<QQII", shape.header_word(of.index), 99, 21, 20)
+    data = struct.pack("<QQII", shape.header_word(of.index), 99, 21, 20 | 1 << 22)
     data += faults.to_bytes(8 * shape.fault_words, "little")
     for field, content in zip(shape.fields, contents, strict=True):
         data += content.ljust(field.size, b"\0")
@@ -53,7 +53,7 @@ def record(of: EventProgram, *contents: bytes, faults: int = 0, stack: tuple[int
 def decoded(of: EventProgram, data: bytes) -> Event:
     decoder = EventDecoder(of, lambda address: f"sym+{address:#x}")
     (raw,) = decoder.unpack(data)
-    return Event(decoder, raw, 1, FakeClock())
+    return Event(decoder, raw, FakeClock())
 
 
 def number(value: int) -> bytes:

@@ -123,7 +123,7 @@ def test_indexes_are_checked(index: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpus", "wanted", "size"),
+    ("rings", "wanted", "size"),
     [
         (1, None, 4 << 20),
         (16, None, 4 << 20),
@@ -134,8 +134,15 @@ def test_indexes_are_checked(index: int) -> None:
         (2, 1 << 40, layout.LARGEST_RING_SIZE),
     ],
 )
-def test_ring_sizes(cpus: int, wanted: int | None, size: int) -> None:
-    assert layout.ring_size_for(cpus, wanted) == size
+def test_ring_sizes(rings: int, wanted: int | None, size: int) -> None:
+    assert layout.ring_size_for(rings, wanted) == size
+
+
+def test_all_rings_together_stay_within_the_budget() -> None:
+    for cpus in (1, 2, 8, 64, 256):
+        rings = layout.ring_count_for(cpus)
+        assert rings * layout.ring_size_for(rings) <= layout.RINGS_BUDGET
+    assert layout.ring_size_for(layout.ring_count_for(2)) == 1 << 20
 
 
 def test_a_ring_is_mapped_twice_behind_its_control_page() -> None:

@@ -12,13 +12,15 @@ from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 from sidestep.events.clock import Clock
+from sidestep.events.layout import RECORD_CPU_SHIFT
 from sidestep.events.record import COMM_SIZE, EventProgram, Field
 from sidestep.spec import FetchType
 
 Raw: TypeAlias = tuple[Any, ...]
-"""tsc, tid, pid, then fault words (int), one item a field (int or bytes), return addresses (int)."""
+"""tsc, tid, pid and CPU, then fault words (int), one item a field (int or bytes), return addresses (int)."""
 
 _LEADING: Final = 3
+_PID_MASK: Final = (1 << RECORD_CPU_SHIFT) - 1
 
 
 class Fault:
@@ -102,9 +104,8 @@ class EventDecoder:
 class Event:
     """One hit of a probe that was recorded."""
 
-    def __init__(self, decoder: EventDecoder, raw: Raw, cpu: int, clock: Clock) -> None:
+    def __init__(self, decoder: EventDecoder, raw: Raw, clock: Clock) -> None:
         self._decoder, self._raw = decoder, raw
-        self.cpu = cpu
         self.time = clock.seconds(raw[0])
         """Seconds of CLOCK_MONOTONIC."""
 
@@ -135,8 +136,14 @@ class Event:
 
     @property
     def pid(self) -> int:
-        pid: int = self._raw[2]
+        pid: int = self._raw[2] & _PID_MASK
         return pid
+
+    @property
+    def cpu(self) -> int:
+        """The CPU that it happened on, modulo 1024."""
+        cpu: int = self._raw[2] >> RECORD_CPU_SHIFT
+        return cpu
 
     @cached_property
     def fields(self) -> list[tuple[Field, Value]]:

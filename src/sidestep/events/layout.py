@@ -9,7 +9,10 @@ One sparse memfd, mapped shared by both. Its first part always exists:
     COUNTERS   BLOCK_COUNT blocks of PROBE_CAPACITY u64 each
 
 The second part, the rings, is appended when the first event is registered: a control page and the ring's
-bytes for each CPU. In the target a ring's bytes are mapped twice in a row, so that no record wraps there.
+bytes for each ring. In the target a ring's bytes are mapped twice in a row, so that no record wraps there.
+There is one ring for each CPU, for many writers, who reserve with a locked instruction; behind them come the
+rings of single threads: whoever has counter block FIRST_FREE_BLOCK + N has thread ring N, and reserves there
+without a lock, which halves the cost of an event. Threads beyond THREAD_RINGS use the CPUs' rings.
 
 A counter block belongs to one thread, which alone increments it: one `inc` instruction without a lock is
 exact, since neither a signal nor another CPU can come between. Process blocks and SHARED_BLOCK have many
@@ -75,12 +78,14 @@ RING_TAIL_OFFSET: Final = 128  # u64, bytes ever consumed; moved by the controll
 DEFAULT_RING_SIZE: Final = 4 << 20
 SMALLEST_RING_SIZE: Final = 64 << 10
 LARGEST_RING_SIZE: Final = 1 << 30
-RINGS_BUDGET: Final = 64 << 20  # bytes for all rings of a machine with many CPUs
+RINGS_BUDGET: Final = 64 << 20  # bytes for all rings together, unless somebody wants more
+THREAD_RINGS: Final = 62  # with two CPUs the budget gives each ring 1 MiB
 
 # Event records
 RECORD_MAGIC: Final = 0x5D57
 PENDING_MAGIC: Final = 0x5D56  # in place of the magic from reservation to commit
-RECORD_HEADER_SIZE: Final = 24  # u16 magic, u16 size / 8, u32 event index, u64 tsc, u32 tid, u32 pid
+RECORD_HEADER_SIZE: Final = 24  # u16 magic, u16 size / 8, u32 event index, u64 tsc, u32 tid, u32 pid and CPU
+RECORD_CPU_SHIFT: Final = 22  # the CPU, modulo 1024, above the pid, which is below 2**22 on Linux
 LARGEST_RECORD: Final = 32 << 10  # below half of the smallest ring
 DEFAULT_STRING_LIMIT: Final = 256
 DEFAULT_STACK_DEPTH: Final = 16
@@ -311,11 +316,16 @@ def counter_offset(block: int, index: int) -> int:
     return COUNTERS_OFFSET + block * COUNTER_BLOCK_SIZE + index * 8
 
 
-def ring_size_for(cpus: int, wanted: int | None = None) -> int:
+def ring_count_for(cpus: int) -> int:
+    """All rings of a machine with that many (possible) CPUs: theirs, and those of threads."""
+    return cpus + THREAD_RINGS
+
+
+def ring_size_for(ring_count: int, wanted: int | None = None) -> int:
     """Bytes of one ring, a power of two: `wanted` (64 KiB .. 1 GiB), else what the budget allows."""
     if wanted is not None:
         return min(max(SMALLEST_RING_SIZE, 1 << (wanted - 1).bit_length()), LARGEST_RING_SIZE)
-    share = 1 << (RINGS_BUDGET // max(cpus, 1)).bit_length() - 1
+    share = 1 << (RINGS_BUDGET // max(ring_count, 1)).bit_length() - 1
     return max(SMALLEST_RING_SIZE, min(DEFAULT_RING_SIZE, share))
 
 

@@ -1,4 +1,4 @@
-"""All rings together: events of all CPUs in the order of time.
+"""All rings together: the events of all of them in the order of time.
 
 Rings are read one after the other, so what is merged must wait until no ring can still bring something older.
 A record's tsc is read after its span was reserved. So when a ring was read to its head, whatever it brings
@@ -24,7 +24,6 @@ class _Waiting(NamedTuple):
     """A record between its ring and its turn."""
 
     tsc: int
-    cpu: int
     event: int
     raw: Raw
 
@@ -74,17 +73,16 @@ class EventReader:
         """Nothing was left in any ring by the last poll."""
         return all(ring.drained for ring in self.rings)
 
-    def take_runs(self, *, skip_holes: bool = False) -> list[tuple[int, Run]]:
-        """What the rings hold, undecoded and in the order of each ring: (CPU, run)."""
-        runs: list[tuple[int, Run]] = []
+    def take_runs(self, *, skip_holes: bool = False) -> list[Run]:
+        """What the rings hold, undecoded, ring after ring."""
+        runs: list[Run] = []
+        before = self.clock.tsc()
         for ring in self.rings:
-            before = self.clock.tsc()
-            taken = ring.take(self._shapes, skip_holes=skip_holes)
+            runs += ring.take(self._shapes, skip_holes=skip_holes)
             if ring.drained:
                 self._bounds[ring.number] = before
-            for run in taken:
-                self.delivered[run.event] += run.records
-            runs += [(ring.number, run) for run in taken]
+        for run in runs:
+            self.delivered[run.event] += run.records
         return runs
 
     def poll(self) -> list[Event]:
@@ -106,13 +104,13 @@ class EventReader:
             return
         latest = self.clock.tsc()
         waiting = self._waiting
-        for cpu, run in runs:
+        for run in runs:
             for raw in self._decoders[run.event].unpack(run.data):
-                waiting.append(_Waiting(min(raw[0], latest), cpu, run.event, raw))
+                waiting.append(_Waiting(min(raw[0], latest), run.event, raw))
         waiting.sort(key=lambda record: record.tsc)
 
     def _release(self, count: int) -> list[Event]:
         ready = self._waiting[:count]
         del self._waiting[:count]
         decoders, clock = self._decoders, self.clock
-        return [Event(decoders[record.event], record.raw, record.cpu, clock) for record in ready]
+        return [Event(decoders[record.event], record.raw, clock) for record in ready]

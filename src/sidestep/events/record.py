@@ -6,7 +6,7 @@ stack. All records of one event have the same size, a multiple of 8.
 
     +0   u16 magic, u16 size / 8, u32 event index
     +8   u64 time stamp counter
-    +16  u32 tid, u32 pid, as the process sees them
+    +16  u32 tid, u32 pid | cpu << 22; tid and pid as the process sees them
     +24  u64 fault words: bit N set when the memory of the field with `fault_bit` N could not be read
          fields: a number is a u64, not yet cut to its type; an array is its elements as they were in memory;
          a string is a u64 (bytes that could be read) and up to limit + 1 bytes; $comm is 16 bytes

@@ -45,7 +45,7 @@ class RecordShape(NamedTuple):
 
 
 class Ring:
-    """One CPU's ring in the shared memory, of `size` bytes (a power of two)."""
+    """One ring in the shared memory, of `size` bytes (a power of two)."""
 
     def __init__(self, shared: memoryview, number: int, size: int) -> None:
         """`shared` is the whole memfd, mapped; IndexError when the ring is not in it."""
@@ -74,6 +74,9 @@ class Ring:
         """
         head = self._control[RING_HEAD_OFFSET // 8]
         tail = self._tail
+        if head == tail:
+            self.drained = True
+            return []
         if head & 7 or not 0 <= head - tail <= self.size:
             self._reset(head)
             return []

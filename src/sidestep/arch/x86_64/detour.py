@@ -26,7 +26,7 @@ from sidestep.arch.x86_64.liveness import SCRATCH_REGISTERS, Liveness
 from sidestep.arch.x86_64.recording import EventCompiler, Rings
 from sidestep.arch.x86_64.relocate import Point, Relocator
 from sidestep.arch.x86_64.runtime import Runtime
-from sidestep.arch.x86_64.shapes import LAHF, RESTORE_OVERFLOW, SAHF, SETO_AL
+from sidestep.arch.x86_64.shapes import LAHF, RESTORE_OVERFLOW, SAHF, SETO_AL, at
 from sidestep.arch.x86_64.writer import Assembler
 from sidestep.errors import NO_SUCH_SYMBOL, ProbeError
 from sidestep.events.record import EventProgram
@@ -141,23 +141,30 @@ def _emit_actions(
 
 
 def _emit_record(emission: Emission, frame: Frame, action: Record, surroundings: Surroundings) -> None:
-    program = action.program
+    program, rings = action.program, surroundings.rings
     _count(emission, frame, program.index, ("rax", "rcx"), surroundings)
+    keeps_block = action.emit and surroundings.by_thread and rings is not None and rings.threads > 0
+    if keeps_block:
+        frame.push("rax")
+    block_depth = frame.depth
     compiler = EventCompiler(
         emission,
         frame,
         surroundings.runtime,
         program,
-        surroundings.rings,
+        rings,
         surroundings.tid_offset,
         surroundings.resolve,
+        surroundings.by_thread,
     )
     compiler.enter()
     if program.matched_index is not None:
         _count(emission, frame, program.matched_index, ("rax", "rcx"), surroundings)
     if action.emit:
-        compiler.record()
+        compiler.record(at("rsp", frame.depth - block_depth) if keeps_block else None)
     compiler.leave()
+    if keeps_block:
+        frame.release(8)
 
 
 def _emit_counts(

@@ -1,9 +1,13 @@
 """Machine code that records an event: filters, a place in a ring, the fields, the commit.
 
-Nothing is reserved before the filters have passed. The place is reserved by compare-and-exchange on the
-ring's head, a bounded number of times; then come the time (so that a record is never older than its
-reservation), the thread, the fields, and last the byte that turns PENDING_MAGIC into RECORD_MAGIC. Any ring
-is right: the CPU only spreads writers over them, so nothing happens when the thread moves in between.
+Nothing is reserved before the filters have passed. The place is reserved by compare-and-exchange on a ring's
+head, a bounded number of times; then come the time (so that a record is never older than its reservation),
+the thread, the fields, and last the byte that turns PENDING_MAGIC into RECORD_MAGIC.
+
+A thread with a counter block of its own among the first has a ring of its own, too. Nobody else writes there,
+so the exchange needs no lock: only a signal handler of the same thread can come in between, and to that a
+single instruction is indivisible. (A lock costs as much as all the rest but the rdtsc.) Other threads use the
+ring of the CPU that they are on, with a lock; which of them is only a matter of spreading writers.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from sidestep.arch.x86_64.runtime import Runtime
 from sidestep.arch.x86_64.shapes import (
     RDTSC,
     SYSCALL,
+    Memory,
     add,
     and_,
     at,
@@ -32,6 +37,7 @@ from sidestep.arch.x86_64.shapes import (
     or_,
     rip,
     shl,
+    shr,
     sub,
     xor,
 )
@@ -40,6 +46,7 @@ from sidestep.events.record import COMM_SIZE, EventProgram, Field
 from sidestep.spec import Immediate, StackSlot
 
 _SYS_GETTID: Final = 186
+_BLOCK_SHIFT: Final = layout.COUNTER_BLOCK_SIZE.bit_length() - 1
 _RESERVATION_TRIES: Final = 32
 _CPU_MASK: Final = 0xFFF
 _CPU_SEGMENT: Final = 0x7B  # its limit holds node << 12 | cpu, for user space to read
@@ -50,18 +57,24 @@ _MULTIPLY_RCX: Final = b"\x48\x69\xc9"  # imul $imm32,%rcx,%rcx
 
 @dataclass(frozen=True, slots=True)
 class Rings:
-    """The rings as the target has them mapped; `cpu_number` is how its processor tells the CPU."""
+    """The rings as the target has them mapped: `count` of CPUs, behind them `threads` of single threads.
+
+    `cpu_number` is how the processor tells the CPU. `cpu_offset` is where the kernel keeps it, from the
+    fs base (cpu_id of the thread's rseq area), if that was verified: it is quicker.
+    """
 
     address: int
     count: int
     size: int
     cpu_number: Literal["rdpid", "lsl"] = "lsl"
+    threads: int = 0
+    cpu_offset: int | None = None
 
 
 class EventCompiler:
     """Emits the code of one event at one probepoint.
 
-    `tid_offset` is where the tid is from the fs base, where that is known.
+    `tid_offset` is where the tid is from the fs base, where that is known; `by_thread`: fs:0 can be trusted.
     """
 
     def __init__(
@@ -73,10 +86,11 @@ class EventCompiler:
         rings: Rings | None,
         tid_offset: int | None,
         resolve: Resolve,
+        by_thread: bool,
     ) -> None:
         self._emission, self._assembler, self._frame = emission, emission.assembler, frame
         self._runtime, self._program, self._rings = runtime, program, rings
-        self._tid_offset = tid_offset
+        self._tid_offset, self._by_thread = tid_offset, by_thread
         self._format = program.format
         self._fetcher = Fetcher(emission, frame, runtime, program, resolve)
         self._kept = KeptValues(emission, frame, self._fetcher, program)
@@ -96,12 +110,20 @@ class EventCompiler:
             )
             compiler.jump_unless(program.condition, self._rejected)
 
-    def record(self) -> None:
-        """Reserves, fills and commits a record; a full ring only adds to the lost ones."""
-        if self._rings is None:
+    def record(self, block: Memory | None) -> None:
+        """Reserves, fills and commits a record; a full ring only adds to the lost ones.
+
+        `block` holds the address of the counter block that the hit was counted in, if it may be a thread's.
+        """
+        rings = self._rings
+        if rings is None:
             raise ValueError("an event needs rings")
-        self._reserve(self._rings)
-        self._fill_header()
+        if block is None or not rings.threads:
+            self._choose_cpu_ring(rings)
+            self._reserve(rings, lock=True)
+        else:
+            self._reserve_by_thread(rings, block)
+        self._fill_header(rings)
         for number, field in enumerate(self._format.fields):
             self._fill_field(number, field)
         if self._format.stack_depth:
@@ -149,22 +171,57 @@ class EventCompiler:
         self._assembler.jump(self._rejected)
         self._assembler.label(passed)
 
-    def _reserve(self, rings: Rings) -> None:
-        """The record pointer = a span of the record's size, all zero. Or counts a lost event and leaves."""
-        assembler, emit = self._assembler, self._assembler.emit
-        retry, full = self._emission.new_label(), self._emission.new_label()
+    def _load_cpu(self, rings: Rings) -> None:
+        """ecx = number of the CPU, with other things above its lowest 12 bits."""
         if rings.cpu_number == "rdpid":
-            assembler.raw(_RDPID_RCX)
+            self._assembler.raw(_RDPID_RCX)
         else:
-            emit(mov("ecx", _CPU_SEGMENT))
-            assembler.raw(_LSL_ECX_ECX)
+            self._assembler.emit(mov("ecx", _CPU_SEGMENT))
+            self._assembler.raw(_LSL_ECX_ECX)
+
+    def _choose_cpu_ring(self, rings: Rings) -> None:
+        """rcx = the ring of this CPU; the first ring for a CPU that was not thought possible."""
+        emit = self._assembler.emit
+        self._load_cpu(rings)
         emit(xor("edx", "edx"))
         emit(and_("ecx", _CPU_MASK))
         emit(cmp("ecx", rings.count))
         emit(cmov("ae", "ecx", "edx"))
-        assembler.raw(_MULTIPLY_RCX + layout.ring_stride(rings.size).to_bytes(4, "little"))
-        emit(mov("rax", rings.address))
-        emit(add("rcx", "rax"))
+        self._point_to_ring(rings, 0)
+
+    def _point_to_ring(self, rings: Rings, first: int) -> None:
+        """rcx = ring number `first` + rcx."""
+        stride = layout.ring_stride(rings.size)
+        self._assembler.raw(_MULTIPLY_RCX + stride.to_bytes(4, "little"))
+        self._assembler.emit(mov("rax", rings.address + first * stride))
+        self._assembler.emit(add("rcx", "rax"))
+
+    def _reserve_by_thread(self, rings: Rings, block: Memory) -> None:
+        """Reserves in the ring that goes with the thread's block; where there is none, in the CPU's."""
+        assembler, emit = self._assembler, self._assembler.emit
+        shared, reserved = self._emission.new_label(), self._emission.new_label()
+        emit(mov("rcx", block))
+        emit(mov("rax", self._runtime.counters(layout.FIRST_FREE_BLOCK)))
+        emit(sub("rcx", "rax"))
+        emit(shr("rcx", _BLOCK_SHIFT))
+        emit(cmp("rcx", rings.threads))
+        assembler.jump_if("ae", shared)
+        self._point_to_ring(rings, rings.count)
+        self._reserve(rings, lock=False)
+        assembler.label(reserved)
+
+        def seldom() -> None:
+            assembler.label(shared)
+            self._choose_cpu_ring(rings)
+            self._reserve(rings, lock=True)
+            assembler.jump(reserved)
+
+        self._emission.later(seldom)
+
+    def _reserve(self, rings: Rings, *, lock: bool) -> None:
+        """The record pointer = a span of zeros in the ring at rcx. Or counts a lost event and leaves."""
+        assembler, emit = self._assembler, self._assembler.emit
+        retry, again, full = (self._emission.new_label() for _ in range(3))
         emit(mov("r11d", _RESERVATION_TRIES))
         emit(mov("rax", at("rcx", layout.RING_HEAD_OFFSET)))
         assembler.label(retry)
@@ -173,8 +230,7 @@ class EventCompiler:
         emit(sub(RECORD_POINTER, at("rcx", layout.RING_TAIL_OFFSET)))
         emit(cmp(RECORD_POINTER, rings.size))
         assembler.jump_if("a", full)
-        emit(cmpxchg(at("rcx", layout.RING_HEAD_OFFSET), "rdx", lock=True))
-        again = self._emission.new_label()
+        emit(cmpxchg(at("rcx", layout.RING_HEAD_OFFSET), "rdx", lock=lock))
         assembler.jump_if("ne", again)
         emit(and_("eax", rings.size - 1))
         emit(lea(RECORD_POINTER, at("rcx", layout.RING_CONTROL_SIZE, "rax")))
@@ -190,7 +246,7 @@ class EventCompiler:
 
         self._emission.later(seldom)
 
-    def _fill_header(self) -> None:
+    def _fill_header(self, rings: Rings) -> None:
         emit = self._assembler.emit
         emit(mov("rax", self._format.header_word(self._program.index, layout.PENDING_MAGIC)))
         emit(mov(at(RECORD_POINTER), "rax"))
@@ -200,9 +256,14 @@ class EventCompiler:
         emit(mov(at(RECORD_POINTER, 8), "rax"))
         self._load_tid()
         emit(mov(at(RECORD_POINTER, 16), "eax"))
+        if self._by_thread and rings.cpu_offset is not None:
+            emit(mov("ecx", fs(rings.cpu_offset)))
+        else:
+            self._load_cpu(rings)
+        emit(shl("ecx", layout.RECORD_CPU_SHIFT))
         emit(mov("rax", rip(self._runtime.process_page_pointer)))
-        emit(mov("eax", at("rax", layout.PROCESS_PID_OFFSET)))
-        emit(mov(at(RECORD_POINTER, 20), "eax"))
+        emit(or_("ecx", at("rax", layout.PROCESS_PID_OFFSET)))
+        emit(mov(at(RECORD_POINTER, 20), "ecx"))
 
     def _fill_field(self, number: int, field: Field) -> None:
         emit, place = self._assembler.emit, at(RECORD_POINTER, field.offset)
