@@ -585,6 +585,15 @@ def test_areas_of_ours() -> None:
     assert placed(context, 0x10_1005)
 
 
+def test_calls_do_not_move_where_a_thread_has_a_shadow_stack() -> None:
+    # call *%rax; test %eax,%eax behind three bytes of mov
+    context = module({"f": "48 89 fb ff d0 85 c0 85 c0 85 c0 c3"})
+    assert placed(context, 0x1000)
+    context.shadow_stacks = True
+    assert "`call *%rax` at 0x1003" in refused(context, 0x1000, errors.CALL_IN_REGION)
+    assert placed(context, 0x1005)
+
+
 # Faults and foreign changes
 
 

@@ -99,6 +99,7 @@ class ModuleContext:
     bias            run-time address minus the file's address
     memory          original bytes of the target; None: there is only the file
     handles_faults  the program has handlers of its own for SIGSEGV, SIGBUS, SIGILL or SIGFPE
+    shadow_stacks   a thread has a shadow stack, on which calls cannot be imitated
     forbidden       run-time addresses that are not probed, each with what they are (Sidestep's own areas)
     is_file         the code is a private mapping of a file (the vdso is not)
     is_shared       the code is mapped MAP_SHARED
@@ -112,6 +113,7 @@ class ModuleContext:
     bias: int = 0
     memory: Memory | None = None
     handles_faults: bool = False
+    shadow_stacks: bool = False
     forbidden: Sequence[tuple[Range, str]] = ()
     is_file: bool = True
     is_shared: bool = False

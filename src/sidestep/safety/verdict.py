@@ -7,8 +7,9 @@ Rules, in the order in which they are asked:
 3. whole instructions of five bytes can move (arch.x86_64.placement, blacklist)
 4. the jump lies in one page: written in one step, nobody who kills the controller can leave half of it
 5. nothing leads into the jump (leads)
-6. no instruction that moves can fault, in a program that handles faults itself
-7. the bytes in memory are those of the file
+6. no call moves in a program with shadow stacks
+7. no instruction that moves can fault, in a program that handles faults itself
+8. the bytes in memory are those of the file
 
 A region usually starts at the probepoint. Where that is refused, regions that start before it and hold it
 are tried, the nearest first: as nothing may lead into a region, whoever reaches the probepoint comes
@@ -31,6 +32,7 @@ from sidestep.arch.x86_64.placement import (
     is_endbr64,
 )
 from sidestep.errors import (
+    CALL_IN_REGION,
     CROSSES_PAGE,
     FOREIGN_BREAKPOINT,
     FOREIGN_BYTES,
@@ -125,12 +127,21 @@ def _place(
         or refused_system_call(code, region)
         or (Refusal(CROSSES_PAGE, f"{region.start:#x}") if region.crosses_page else None)
         or leads.into(region)
+        or _refused_call(context, region)
         or _refused_faults(context, region)
         or _refused_bytes(context, region)
     )
     if refusal is not None:
         return refusal
     return _placement(context, region, code.boundaries[probed], notes)
+
+
+def _refused_call(context: ModuleContext, region: Cover) -> Refusal | None:
+    """The copy of a call pushes a return address that the shadow stack does not have."""
+    last = region.instructions[-1]
+    if context.shadow_stacks and is_call(last):
+        return Refusal(CALL_IN_REGION, f"{describe(last)}, and a thread has a shadow stack")
+    return None
 
 
 def _refused_faults(context: ModuleContext, region: Cover) -> Refusal | None:
