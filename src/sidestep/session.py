@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import threading
 from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
@@ -66,6 +67,7 @@ class Target:
         self._ring_size = ring_size
         self._loaded = not process.held
         self._detached = False
+        self._lock = threading.RLock()
         self._left_over: Sequence[Event] = []
         self._places.refresh()
         atexit.register(self.detach)
@@ -91,7 +93,8 @@ class Target:
 
     @property
     def alive(self) -> bool:
-        return self.process.alive
+        """Whether the program that is probed still runs: it has neither ended nor called exec."""
+        return self.process.is_same_program
 
     @property
     def memory(self) -> ProcessMemory:
@@ -271,6 +274,10 @@ class Target:
 
     def _prepared(self) -> KprobeManager:
         """The manager; at the first use memory of ours is put into the process."""
+        with self._lock:
+            return self._prepare()
+
+    def _prepare(self) -> KprobeManager:
         if self._detached:
             raise TargetError(f"process {self.pid}", errors.PROCESS_GONE, "it was detached")
         self._load()
@@ -301,7 +308,11 @@ class Target:
     # Events
 
     def _open_stream(self) -> EventStream:
-        manager = self._prepared()
+        with self._lock:
+            return self._prepare_stream()
+
+    def _prepare_stream(self) -> EventStream:
+        manager = self._prepare()
         if self._stream is None:
             assert self._engine is not None
             rings = self._engine.open_rings(self._ring_size)
@@ -341,9 +352,10 @@ class Target:
 
         The probes keep their final figures. Raises DetachError when something had to stay.
         """
-        if self._detached:
-            return
-        self._detached = True
+        with self._lock:
+            if self._detached:
+                return
+            self._detached = True
         atexit.unregister(self.detach)
         problems: Sequence[str] = []
         try:

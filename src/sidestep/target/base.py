@@ -100,6 +100,10 @@ class Inspected(Protocol):
     def held(self) -> bool:
         """It was launched and has not begun."""
 
+    @property
+    def has_shadow_stack(self) -> bool:
+        """Whether returns are checked against a second stack."""
+
     def catches(self, *signals: int) -> bool:
         """Whether the program has a handler for one of them."""
 

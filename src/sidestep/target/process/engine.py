@@ -101,7 +101,7 @@ class InlineEngine:
 
     @property
     def alive(self) -> bool:
-        return self.process.alive
+        return self.process.is_same_program
 
     @property
     def view(self) -> mmap.mmap:
@@ -205,7 +205,7 @@ class InlineEngine:
         """Wait until no thread is in a retired buffer: then the counters of what was taken out are final."""
         deadline = time.monotonic() + timeout
         spans = [buffer.span for buffer in self._retired]
-        while spans and self.process.alive:
+        while spans and self.alive:
             if not self.process.in_window(lambda window: in_flight(window, spans)):
                 return True
             if time.monotonic() > deadline:

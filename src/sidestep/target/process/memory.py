@@ -31,6 +31,14 @@ class ProcessMemory:
             os.close(self._file)
             self._file = -1
 
+    @property
+    def is_live(self) -> bool:
+        """Whether the address space still exists: neither an exit nor an exec has ended it."""
+        try:
+            return bool(os.pread(self._file, 1, 0))
+        except OSError:
+            return True  # nothing is mapped there, but something is elsewhere
+
     def read(self, address: int, size: int) -> bytes:
         """`size` bytes; raises OSError EFAULT when any of them is not mapped, TargetError when the process
         is gone."""

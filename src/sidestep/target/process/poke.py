@@ -25,17 +25,17 @@ def effective_ip(registers: Registers) -> int:
     return registers.rip - 2 if registers.will_restart else registers.rip
 
 
-def move(thread: StoppedThread, address: int) -> None:
-    """Make `address` the thread's effective ip. (A `syscall` is two bytes wherever it is.)
+def move(thread: StoppedThread, address: int, original: int) -> None:
+    """Make `address` the thread's effective ip; the program's own address for it is `original`.
 
-    Behind a system call rcx holds the address of the next instruction (`syscall` puts it there): it moves,
-    too.
+    (A `syscall` is two bytes wherever it is.) Behind a system call rcx holds the address of the next instruction,
+    since `syscall` puts it there: the program shall see its own.
     """
     registers = thread.registers
-    ip = address + 2 if registers.will_restart else address
+    restarts = 2 if registers.will_restart else 0
     if registers.in_system_call and registers.rcx == registers.rip:
-        registers.rcx = ip
-    thread.move(ip)
+        registers.rcx = original + restarts
+    thread.move(address + restarts)
     thread.write_back()
 
 
@@ -72,7 +72,7 @@ def evacuate(window: Window, moves: Mapping[int, int]) -> None:
     for thread in window:
         original = moves.get(effective_ip(thread.registers))
         if original is not None:
-            move(thread, original)
+            move(thread, original, original)
 
 
 def in_flight(window: Window, spans: Sequence[Range]) -> set[Range]:
@@ -115,11 +115,11 @@ def _move_threads(window: Window, old: Sequence[Detour], new: Sequence[Detour]) 
     ends = {detour.dcr.end for detour in new}
     for thread in window:
         here = effective_ip(thread.registers)
-        there = leaving.get(here, here)
+        there = original = leaving.get(here, here)
         # At the site itself a thread takes the jump, unless it was counted there already: it comes from a
         # buffer, # or waits in a system call. Behind the region it has nothing to do with it.
         counted = here in leaving or thread.registers.will_restart
         if there in entering and there not in ends and (there in interior or counted):
             there = entering[there]
         if there != here:
-            move(thread, there)
+            move(thread, there, original)

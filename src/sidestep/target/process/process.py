@@ -189,6 +189,16 @@ class Process:
             return False
         return status.start_time == self.start_time and status.state not in "ZX"
 
+    @property
+    def is_same_program(self) -> bool:
+        """Whether it is alive and has not called exec: probes are in an address space, not in a process."""
+        return self.memory.is_live and self.alive
+
+    @property
+    def has_shadow_stack(self) -> bool:
+        """Whether returns are checked against a second stack (CET)."""
+        return "shstk" in procfs.read_status(self.pid).features
+
     def catches(self, *signals: int) -> bool:
         """Whether the program has a handler for one of the signals."""
         return procfs.read_status(self.pid).catches(*signals)

@@ -26,6 +26,7 @@ class Status:
     start_time: int
     flags: int
     parent: int
+    features: tuple[str, ...] = ()
 
     def catches(self, *signals: int) -> bool:
         return any(self.caught_signals >> (number - 1) & 1 for number in signals)
@@ -52,6 +53,7 @@ def read_status(pid: int) -> Status:
         start_time=int(numbers[19]),
         flags=int(numbers[6]),
         parent=int(numbers[1]),
+        features=tuple(fields.get(b"x86_Thread_features", b"").decode("ascii", "replace").split()),
     )
 
 
