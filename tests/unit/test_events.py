@@ -23,16 +23,6 @@ WORD = (1 << 64) - 1
 TIME = 12.345678
 
 
-class FakeClock(Clock):
-    """Every tsc is TIME."""
-
-    def __init__(self) -> None:
-        pass
-
-    def seconds(self, tsc: int) -> float:
-        return TIME
-
-
 def program(text: str, **options: object) -> EventProgram:
     spec = parse(f"p:grp/ev f {text}".strip())
     return EventProgram(3, "ev", "f+0x4", spec.arguments, address=0x1000, **options)  # type: ignore[arg-type]
@@ -53,7 +43,7 @@ def record(of: EventProgram, *contents: bytes, faults: int = 0, stack: tuple[int
 def decoded(of: EventProgram, data: bytes) -> Event:
     decoder = EventDecoder(of, lambda address: f"sym+{address:#x}")
     (raw,) = decoder.unpack(data)
-    return Event(decoder, raw, FakeClock())
+    return Event(decoder, raw, TIME)
 
 
 def number(value: int) -> bytes:

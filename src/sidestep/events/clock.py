@@ -109,8 +109,10 @@ class Clock:
         """CLOCK_MONOTONIC at that tsc, near the last calibration."""
         return self._anchor.nanoseconds + round((tsc - self._anchor.tsc) * self._factor)
 
-    def seconds(self, tsc: int) -> float:
-        return self.nanoseconds(tsc) / 1e9
+    @property
+    def line(self) -> tuple[int, float, float]:
+        """(tsc, seconds, seconds a tick): seconds + (X - tsc) * factor is the time at tsc X."""
+        return self._anchor.tsc, self._anchor.nanoseconds / 1e9, self._factor / 1e9
 
     def _moment(self) -> Moment:
         """Both clocks at one moment: of several tries the one that took the shortest time."""

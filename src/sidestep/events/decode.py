@@ -6,12 +6,11 @@ record only when they are asked for, since most events are merely counted, filte
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable, Iterator
-from functools import cached_property
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from sidestep.events.clock import Clock
 from sidestep.events.layout import RECORD_CPU_SHIFT
 from sidestep.events.record import COMM_SIZE, EventProgram, Field
 from sidestep.spec import FetchType
@@ -47,6 +46,21 @@ class TruncatedText(str):
 Value: TypeAlias = int | str | Fault | list[int]
 
 
+class Column(NamedTuple):
+    """Where a field is among the items of a record, and what makes its value of that item."""
+
+    field: Field
+    position: int
+    convert: Callable[[Any], Value]
+
+    def is_fault(self, raw: Raw) -> bool:
+        bit = self.field.fault_bit
+        if bit is None:
+            return False
+        word: int = raw[_LEADING + bit // 64]
+        return word >> bit % 64 & 1 != 0
+
+
 class EventDecoder:
     """Takes apart the records of one event. `symbolize` makes `malloc+0x4` of an address."""
 
@@ -54,11 +68,12 @@ class EventDecoder:
         self.program, self.symbolize = program, symbolize
         self.format = program.format
         first = _LEADING + self.format.fault_words
-        self._converters = [
-            (field, position, self._converter(field))
+        self.columns = tuple(
+            Column(field, position, self._converter(field))
             for position, field in enumerate(self.format.fields, first)
-        ]
-        self._first_frame = first + len(self.format.fields)
+        )
+        self._fault_words = slice(_LEADING, first)
+        self._frames = slice(first + len(self.format.fields), None)
         words = f"{self.format.fault_words}Q" if self.format.fault_words else ""
         fields = "".join("Q" if field.is_number else f"{field.size}s" for field in self.format.fields)
         frames = f"{self.format.stack_depth}Q" if self.format.stack_depth else ""
@@ -69,23 +84,18 @@ class EventDecoder:
         """The items of each record in `data`, which holds whole records."""
         return self._record.iter_unpack(data)
 
+    def has_fault(self, raw: Raw) -> bool:
+        """Whether some field's memory could not be read."""
+        return any(raw[self._fault_words])
+
     def values(self, raw: Raw) -> Iterator[tuple[Field, Value]]:
         """The value of each field, cut and signed by its type."""
-        for field, position, convert in self._converters:
-            bit = field.fault_bit
-            if bit is not None and raw[_LEADING + bit // 64] >> bit % 64 & 1:
-                yield field, FAULT
-            else:
-                yield field, convert(raw[position])
+        for column in self.columns:
+            yield column.field, FAULT if column.is_fault(raw) else column.convert(raw[column.position])
 
     def frames(self, raw: Raw) -> list[int]:
         """The return addresses, the probepoint first."""
-        frames: list[int] = []
-        for address in raw[self._first_frame :]:
-            if address == 0:
-                break
-            frames.append(address)
-        return frames
+        return list(itertools.takewhile(bool, raw[self._frames]))
 
     def _converter(self, field: Field) -> Callable[[Any], Value]:
         if field.is_comm:
@@ -102,66 +112,66 @@ class EventDecoder:
 
 
 class Event:
-    """One hit of a probe that was recorded."""
+    """One hit of a probe that was recorded. `time` is in seconds of CLOCK_MONOTONIC."""
 
-    def __init__(self, decoder: EventDecoder, raw: Raw, clock: Clock) -> None:
-        self._decoder, self._raw = decoder, raw
-        self.time = clock.seconds(raw[0])
-        """Seconds of CLOCK_MONOTONIC."""
+    __slots__ = ("decoder", "raw", "time")
+
+    def __init__(self, decoder: EventDecoder, raw: Raw, time: float) -> None:
+        self.decoder, self.raw, self.time = decoder, raw, time
 
     @property
     def name(self) -> str:
-        return self._decoder.program.name
+        return self.decoder.program.name
 
     @property
     def where(self) -> str:
         """The probepoint, as symbol+0xOFFSET."""
-        return self._decoder.program.where
+        return self.decoder.program.where
 
     @property
     def index(self) -> int:
         """The probe's index in the session."""
-        return self._decoder.program.index
+        return self.decoder.program.index
 
     @property
     def tsc(self) -> int:
-        tsc: int = self._raw[0]
+        tsc: int = self.raw[0]
         return tsc
 
     @property
     def tid(self) -> int:
         """The thread, as its own process sees it (in its pid namespace)."""
-        tid: int = self._raw[1]
+        tid: int = self.raw[1]
         return tid
 
     @property
     def pid(self) -> int:
-        pid: int = self._raw[2] & _PID_MASK
+        pid: int = self.raw[2] & _PID_MASK
         return pid
 
     @property
     def cpu(self) -> int:
         """The CPU that it happened on, modulo 1024."""
-        cpu: int = self._raw[2] >> RECORD_CPU_SHIFT
+        cpu: int = self.raw[2] >> RECORD_CPU_SHIFT
         return cpu
 
-    @cached_property
+    @property
     def fields(self) -> list[tuple[Field, Value]]:
-        return list(self._decoder.values(self._raw))
+        return list(self.decoder.values(self.raw))
 
     @property
     def args(self) -> dict[str, Value]:
         """The fetch arguments: int, str, list of int, or FAULT. Text is as it was, control characters too."""
-        return {field.name: value for field, value in self.fields}
+        return {field.name: value for field, value in self.decoder.values(self.raw)}
 
     @property
     def stack(self) -> list[int]:
         """Return addresses, the probepoint first; empty unless stacks are recorded."""
-        return self._decoder.frames(self._raw)
+        return self.decoder.frames(self.raw)
 
     @property
     def stack_symbols(self) -> list[str]:
-        return [self._decoder.symbolize(address) for address in self.stack]
+        return [self.decoder.symbolize(address) for address in self.stack]
 
     def __repr__(self) -> str:
         return f"<Event {self.name} time={self.time:.6f} tid={self.tid} {self.args}>"

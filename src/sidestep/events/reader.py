@@ -8,10 +8,11 @@ which events are final.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
+from operator import itemgetter
+from typing import TypeAlias
 
 from sidestep.events.clock import Clock
 from sidestep.events.decode import Event, EventDecoder, Raw
@@ -20,12 +21,10 @@ from sidestep.events.ring import RecordShape, Ring, Run
 _MOST_WAITING = 1 << 20  # records; more would only pile up behind a ring that stands still
 
 
-class _Waiting(NamedTuple):
-    """A record between its ring and its turn."""
+_Waiting: TypeAlias = tuple[int, EventDecoder, Raw]
+"""A record between its ring and its turn; the tsc first."""
 
-    tsc: int
-    event: int
-    raw: Raw
+_TIME = itemgetter(0)
 
 
 class EventReader:
@@ -87,30 +86,32 @@ class EventReader:
 
     def poll(self) -> list[Event]:
         """The events that are final by now, by time. Does not wait; to be called some times a second."""
-        self._collect(skip_holes=False)
-        watermark = min(self._bounds, default=0)
-        ready = bisect_left(self._waiting, watermark, key=lambda record: record.tsc)
-        return self._release(max(ready, len(self._waiting) - _MOST_WAITING))
+        latest = self._collect(skip_holes=False)
+        waiting = self._waiting
+        ready = bisect_left(waiting, min(self._bounds, default=0), key=_TIME)
+        # What says that it is from the future is not waited for: a target could fill the memory with that.
+        future = bisect_right(waiting, latest, key=_TIME)
+        released = [*waiting[: max(ready, len(waiting) - _MOST_WAITING)], *waiting[max(ready, future) :]]
+        self._waiting = waiting[max(ready, len(waiting) - _MOST_WAITING) : max(ready, future)]
+        return self._events(released)
 
     def flush(self, *, skip_holes: bool = False) -> list[Event]:
         """All events that there are, by time. For `skip_holes` see Ring.take."""
         self._collect(skip_holes=skip_holes)
-        return self._release(len(self._waiting))
+        released, self._waiting = self._waiting, []
+        return self._events(released)
 
-    def _collect(self, *, skip_holes: bool) -> None:
+    def _collect(self, *, skip_holes: bool) -> int:
+        """Moves what the rings hold to what waits, by time. Returns the tsc behind all of it."""
         runs = self.take_runs(skip_holes=skip_holes)
-        self.clock.calibrate()
-        if not runs:
-            return
-        latest = self.clock.tsc()
-        waiting = self._waiting
         for run in runs:
-            for raw in self._decoders[run.event].unpack(run.data):
-                waiting.append(_Waiting(min(raw[0], latest), run.event, raw))
-        waiting.sort(key=lambda record: record.tsc)
+            decoder = self._decoders[run.event]
+            self._waiting += [(raw[0], decoder, raw) for raw in decoder.unpack(run.data)]
+        if runs:
+            self._waiting.sort(key=_TIME)
+        self.clock.calibrate()
+        return self.clock.tsc()
 
-    def _release(self, count: int) -> list[Event]:
-        ready = self._waiting[:count]
-        del self._waiting[:count]
-        decoders, clock = self._decoders, self.clock
-        return [Event(decoders[record.event], record.raw, clock) for record in ready]
+    def _events(self, records: list[_Waiting]) -> list[Event]:
+        tsc, seconds, factor = self.clock.line
+        return [Event(decoder, raw, seconds + (time - tsc) * factor) for time, decoder, raw in records]

@@ -10,13 +10,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TextIO
 
-from sidestep.events.decode import Event, Fault, TruncatedText, Value
+from sidestep.events.decode import Column, Event, EventDecoder, Fault, Raw, TruncatedText, Value
 from sidestep.events.record import Field
 
 # C0 and C1 controls, DEL, line and paragraph separators, bidirectional controls, invisible marks, surrogates.
 _UNSAFE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"
 )
+_MOST_NAMES = 1 << 16  # of threads that are kept
 _SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
@@ -48,9 +49,18 @@ class TextSink:
     def __init__(self, file: TextIO, task_name: Callable[[int, int], str]) -> None:
         self._file, self._task_name = file, task_name
         self._tasks: dict[tuple[int, int], str] = {}
+        self._writers: dict[EventDecoder, FieldWriter] = {}
 
     def write(self, events: Iterable[Event]) -> None:
-        lines = [line for event in events for line in self._lines(event)]
+        lines: list[str] = []
+        for event in events:
+            decoder, raw = event.decoder, event.raw
+            writer = self._writers.get(decoder) or self._new_writer(decoder)
+            task = self._tasks.get(raw[1:3]) or self._new_task(event)
+            lines.append(f"{task}{event.time:.6f}{writer.head}{writer.fields(raw)}")
+            if decoder.format.stack_depth and event.stack:
+                lines.append(f"{'<stack trace>':>16}")
+                lines += [f" => {escape(symbol)}" for symbol in event.stack_symbols]
         if lines:
             self._file.write("\n".join(lines) + "\n")
             self._file.flush()
@@ -58,38 +68,44 @@ class TextSink:
     def summary(self, summary: Mapping[str, Any]) -> None:
         """Nothing: for people, the command line prints a table."""
 
-    def _lines(self, event: Event) -> Iterable[str]:
-        values = "".join(f" {field.name}={format_value(field, value)}" for field, value in event.fields)
-        yield (
-            f"{self._task(event):>16}-{event.tid:<7} [{event.cpu:03}] {event.time:.6f}:"
-            f" {escape(event.name)}: ({escape(event.where)}){values}"
-        )
-        if event.stack:
-            yield f"{'<stack trace>':>16}"
-            yield from (f" => {escape(symbol)}" for symbol in event.stack_symbols)
+    def _new_writer(self, decoder: EventDecoder) -> FieldWriter:
+        head = f": {escape(decoder.program.name)}: ({escape(decoder.program.where)})"
+        writer = FieldWriter(decoder, head, " {}=", "", "(fault)", _text_of)
+        self._writers[decoder] = writer
+        return writer
 
-    def _task(self, event: Event) -> str:
-        key = (event.pid, event.tid)
-        name = self._tasks.get(key)
-        if name is None:
-            if len(self._tasks) > 65536:
-                self._tasks.clear()
-            name = self._tasks[key] = escape(self._task_name(event.pid, event.tid)) or "<...>"
-        return name
+    def _new_task(self, event: Event) -> str:
+        """`TASK-TID [CPU] ` of a thread on a CPU."""
+        if len(self._tasks) > _MOST_NAMES:
+            self._tasks.clear()
+        name = escape(self._task_name(event.pid, event.tid)) or "<...>"
+        task = self._tasks[event.raw[1:3]] = f"{name:>16}-{event.tid:<7} [{event.cpu:03}] "
+        return task
 
 
 class JsonSink:
     """One JSON object a line: events, and a summary as the last one.
 
     Memory that could not be read is null; a string that was cut ends with `...`; numbers above 2**53 are
-    written in full, as JSON allows.
+    written in full, as JSON allows. All that is not ASCII is escaped.
     """
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
+        self._writers: dict[EventDecoder, FieldWriter] = {}
 
     def write(self, events: Iterable[Event]) -> None:
-        lines = [json.dumps(_json_event(event), separators=(", ", ": ")) for event in events]
+        lines: list[str] = []
+        for event in events:
+            decoder, raw = event.decoder, event.raw
+            writer = self._writers.get(decoder) or self._new_writer(decoder)
+            stack = ""
+            if decoder.format.stack_depth and event.stack:
+                stack = f', "stack": {json.dumps(event.stack_symbols)}'
+            lines.append(
+                f'{writer.head}{event.time:.9f}, "pid": {event.pid}, "tid": {raw[1]}, "cpu": {event.cpu},'
+                f' "args": {{{writer.fields(raw)}}}{stack}}}'
+            )
         if lines:
             self._file.write("\n".join(lines) + "\n")
             self._file.flush()
@@ -98,38 +114,79 @@ class JsonSink:
         self._file.write(json.dumps({"type": "summary", **summary}) + "\n")
         self._file.flush()
 
+    def _new_writer(self, decoder: EventDecoder) -> FieldWriter:
+        event, where = json.dumps(decoder.program.name), json.dumps(decoder.program.where)
+        head = f'{{"type": "event", "event": {event}, "where": {where}, "time": '
+        writer = FieldWriter(decoder, head, '"{}": ', ", ", "null", _json_of)
+        self._writers[decoder] = writer
+        return writer
+
+
+class FieldWriter:
+    """Writes the fields of one event's records, behind what all of its lines have in common, `head`.
+
+    `label` has a place for a field's name; `text_of` gives what makes text of the items of a column.
+    """
+
+    def __init__(
+        self,
+        decoder: EventDecoder,
+        head: str,
+        label: str,
+        separator: str,
+        fault: str,
+        text_of: Callable[[Column], Callable[[Any], str]],
+    ) -> None:
+        self.head = head
+        self._decoder, self._separator, self._fault = decoder, separator, fault
+        self._columns = [
+            (column, label.format(column.field.name), column.position, text_of(column))
+            for column in decoder.columns
+        ]
+
+    def fields(self, raw: Raw) -> str:
+        if self._decoder.format.fault_words and self._decoder.has_fault(raw):
+            return self._separator.join(
+                [
+                    label + (self._fault if column.is_fault(raw) else text(raw[position]))
+                    for column, label, position, text in self._columns
+                ]
+            )
+        return self._separator.join(
+            [label + text(raw[position]) for _, label, position, text in self._columns]
+        )
+
+
+def _text_of(column: Column) -> Callable[[Any], str]:
+    field, convert = column.field, column.convert
+    if field.is_number and field.type.kind == "x":
+        return lambda item: hex(convert(item))  # type: ignore[arg-type]
+    if field.is_number and field.type.kind != "symbol":
+        return lambda item: str(convert(item))
+    return lambda item: format_value(field, convert(item))
+
+
+def _json_of(column: Column) -> Callable[[Any], str]:
+    field, convert = column.field, column.convert
+    if field.is_number and field.type.kind != "symbol":
+        return lambda item: str(convert(item))
+
+    def text(item: Any) -> str:
+        value = convert(item)
+        return "null" if isinstance(value, Fault) else json.dumps(value)
+
+    return text
+
 
 def format_value(field: Field, value: Value) -> str:
     """A value as text, by its type: hexadecimal for x, strings between double quotes."""
+    if isinstance(value, int):
+        return f"{value:#x}" if field.type.kind == "x" else str(value)
     if isinstance(value, Fault):
         return str(value)
     if isinstance(value, list):
-        return "{" + ",".join(_number(field, element) for element in value) + "}"
-    if isinstance(value, str):
-        if field.type.kind == "symbol":
-            return escape(value)
-        text = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escape(text[:-3])}"...' if isinstance(value, TruncatedText) else f'"{escape(text)}"'
-    return _number(field, value)
-
-
-def _number(field: Field, value: int) -> str:
-    return f"{value:#x}" if field.type.kind in ("x", "symbol") else str(value)
-
-
-def _json_event(event: Event) -> dict[str, Any]:
-    """JSON escapes control characters itself, and all that is not ASCII."""
-    args = {field.name: None if isinstance(value, Fault) else value for field, value in event.fields}
-    fields: dict[str, Any] = {
-        "type": "event",
-        "event": event.name,
-        "time": round(event.time, 9),
-        "pid": event.pid,
-        "tid": event.tid,
-        "cpu": event.cpu,
-        "where": event.where,
-        "args": args,
-    }
-    if event.stack:
-        fields["stack"] = event.stack_symbols
-    return fields
+        return "{" + ",".join(format_value(field, element) for element in value) + "}"
+    if field.type.kind == "symbol":
+        return escape(value)
+    text = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escape(text[:-3])}"...' if isinstance(value, TruncatedText) else f'"{escape(text)}"'
