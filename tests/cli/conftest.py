@@ -26,6 +26,8 @@ int main(void)
 {
     struct pollfd input = {0, POLLIN, 0};
     long value = 0;
+    puts("up");
+    fflush(stdout);
     while (poll(&input, 1, 1) == 0)
         value = tick(value, "tick");
     printf("ticks %ld\\n", value);
@@ -87,4 +89,6 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
 @pytest.fixture
 def ticking(run: Start, samples: Samples) -> Running:
     """A program that calls tick(value, "tick") every millisecond until its standard input is closed."""
-    return run(samples(TICKING, "-O2"))
+    running = run(samples(TICKING, "-O2"))
+    running.expect("up")
+    return running

@@ -61,6 +61,17 @@ def test_events_have_their_arguments(build: Builder, sidestep_run: Start, tmp_pa
     assert (probe["hits"], probe["matched"], probe["lost"]) == (1000, 10, 0)
 
 
+def test_every_event_of_a_flood_is_accounted_for(build: Builder, sidestep_run: Start, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["trace", "work value=$arg1", "--duration", "0.2", "--format", "json", "-o", out]
+    assert sidestep_run(*words, "--", build("count"), "20000000").finish().status == 0
+    *events, summary = read_json(out)
+    (probe,) = summary["probes"]
+    assert summary["events"] == len(events)
+    assert summary["lost"] == probe["lost"]
+    assert len(events) + probe["lost"] + summary["unread"] == probe["hits"]
+
+
 def test_text_and_summary_go_into_the_file(build: Builder, sidestep_run: Start, tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ["trace", "hot work value=$arg1:s64 if value == 7", "-o", out]
@@ -70,7 +81,7 @@ def test_text_and_summary_go_into_the_file(build: Builder, sidestep_run: Start, 
     assert event.endswith(": hot: (work+0x0) value=7")
     assert heading.split() == ["MATCHES", "HITS", "PROBE", "MODULE"]
     assert row.split() == ["1", "1000", "hot", "count"]
-    assert last.endswith("1 probe")
+    assert last.endswith("1 probe, 1 event shown")
 
 
 def test_hits_of_children_have_their_pid(build: Builder, sidestep_run: Start, tmp_path: Path) -> None:

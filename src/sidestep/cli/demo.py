@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -167,7 +168,7 @@ def _verdict(same: bool) -> str:
 
 
 def _command(name: str, pid: int, probes: Sequence[str], option: str) -> None:
-    _say(f"   $ sidestep {name} -p {pid} {option} " + " ".join(f"'{probe}'" for probe in probes), "")
+    _say(f"   $ sidestep {name} -p {pid} {option} " + shlex.join(probes), "")
 
 
 def _say(*lines: str) -> None:

@@ -84,6 +84,11 @@ class Run:
             return at_most
         return max(min(at_most, self.started + self.plan.duration - time.monotonic()), 0.0)
 
+    @property
+    def overdue(self) -> bool:
+        """Whether somebody waits for the end: a signal came, or the duration is over."""
+        return self.interrupt.requested or (self.plan.duration is not None and self.left(1.0) <= 0)
+
     def ending(self, counted: int) -> Ending | None:
         """Why the run should end now, if it should; `counted` is what --limit is about."""
         if self.interrupt.requested:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,7 +24,7 @@ from sidestep.cli.options import (
     SeccompOption,
     ThreadOption,
 )
-from sidestep.cli.output import reader_may_leave, write_lines, write_table
+from sidestep.cli.output import plural, reader_may_leave, write_lines, write_table
 from sidestep.cli.run import Ending, Plan, Run, execute
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 _TURN = 0.1
 """Seconds after which events that came one by one are written together."""
 _MOST_HELD = 4096
+_PATIENCE = 0.5
+"""Seconds for events that are left over at the end."""
 
 
 def trace(
@@ -97,35 +101,69 @@ def run_trace(plan: Plan, *, stack: int = 0, string_limit: int = 256) -> int:
             progress=progress,
         )
 
-    return execute(plan, register, _watch, _report)
+    writer = Writer()
+    return execute(plan, register, writer.watch, writer.report)
 
 
-def _watch(run: Run) -> Ending:
-    """Writes events until the run should end; they wait for _TURN at most, to be written together."""
-    sink = make_sink(run)
-    written = 0
-    while True:
-        written += _take(run, sink, run.left(_TURN), written)
-        ending = run.ending(written)
-        if ending is not None:
-            return ending
+class Writer:
+    """Writes events as they come; they wait for _TURN at most, to be written together."""
 
+    def __init__(self) -> None:
+        self.written = 0
 
-def _take(run: Run, sink: Sink, seconds: float, before: int) -> int:
-    """Writes what comes in that time, up to the limit, `before` events of which were written already."""
-    limit = run.plan.limit
-    held: list[Event] = []
-    number = 0
-    for event in run.target.events(timeout=seconds):
-        held.append(event)
-        number += 1
-        if limit is not None and before + number >= limit:
-            break
-        if len(held) >= _MOST_HELD:
-            _write(run, sink, held)
-            held.clear()
-    _write(run, sink, held)
-    return number
+    def watch(self, run: Run) -> Ending:
+        """Until the run should end."""
+        sink = make_sink(run)
+        while True:
+            self._take(run, sink, run.left(_TURN), lambda: run.overdue)
+            ending = run.ending(self.written)
+            if ending is not None:
+                return ending
+
+    def report(self, run: Run) -> None:
+        """The last events, then a table for people: beside the events of a launched command, else on standard
+        error."""
+        sink = make_sink(run)
+        if run.ended != "limit":
+            # What was hit until the probes were out; in a flood, only as much as nobody has to wait for.
+            patience = time.monotonic() + _PATIENCE
+            self._take(run, sink, 0.0, lambda: time.monotonic() > patience)
+        numbers = run.figures()
+        matched = sum(figure.matched for figure in numbers.figures)
+        unread = max(matched - numbers.lost - self.written, 0)
+        if run.plan.format is Format.JSON:
+            fields = figures.summary(run.batch, numbers, run.seconds, run.ended)
+            with reader_may_leave(run.stream):
+                sink.summary({**fields, "events": self.written, "unread": unread})
+            return
+        stream = run.stream if run.plan.choice.launched else sys.stderr
+        last = f"{figures.footer(numbers, run.seconds)}, {plural(self.written, 'event')} shown"
+        if unread:
+            last += f", {unread:,} left unread at the end"
+        write_table(stream, figures.COLUMNS, numbers.rows())
+        write_lines(stream, [last])
+
+    def _take(self, run: Run, sink: Sink, seconds: float, enough: Callable[[], bool]) -> None:
+        """Writes what comes in that time, up to the limit; `enough` can end it earlier."""
+        room = None if run.plan.limit is None else run.plan.limit - self.written
+        held: list[Event] = []
+        for event in run.target.events(timeout=seconds):
+            held.append(event)
+            if len(held) == room:
+                break
+            if len(held) >= _MOST_HELD:
+                self._write(run, sink, held)
+                room = None if room is None else room - len(held)
+                held.clear()
+                if enough():
+                    break
+        self._write(run, sink, held)
+
+    def _write(self, run: Run, sink: Sink, events: list[Event]) -> None:
+        if events:
+            with reader_may_leave(run.stream):
+                sink.write(events)
+            self.written += len(events)
 
 
 def make_sink(run: Run) -> Sink:
@@ -141,25 +179,3 @@ def task_name(pid: int, tid: int) -> str:
             return file.read().rstrip(b"\n").decode("utf-8", "backslashreplace")
     except OSError:
         return ""
-
-
-def _write(run: Run, sink: Sink, events: list[Event]) -> None:
-    if events:
-        with reader_may_leave(run.stream):
-            sink.write(events)
-
-
-def _report(run: Run) -> None:
-    """The last events, then a table for people: in the file of a launched command, else on standard error."""
-    sink = make_sink(run)
-    if run.ended != "limit":
-        # What was hit until the probes were out: hits, events and losses agree.
-        _take(run, sink, 0.0, 0)
-    numbers = run.figures()
-    if run.plan.format is Format.JSON:
-        with reader_may_leave(run.stream):
-            sink.summary(figures.summary(run.batch, numbers, run.seconds, run.ended))
-        return
-    stream = run.stream if run.plan.choice.launched else sys.stderr
-    write_table(stream, figures.COLUMNS, numbers.rows())
-    write_lines(stream, [figures.footer(numbers, run.seconds)])
