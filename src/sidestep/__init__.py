@@ -3,9 +3,9 @@ was."""
 
 from sidestep.errors import ProbeError, ProbeSyntaxError, SidestepError, TargetError
 from sidestep.probes import Count, Kprobe, Record
-from sidestep.session import Batch, Target, attach, launch, sessions_text
+from sidestep.session import Batch, Target, attach, launch
+from sidestep.sessions import clean, sessions_text
 from sidestep.spec import parse
-from sidestep.target.process.remains import clean
 
 __all__ = [
     "Batch",

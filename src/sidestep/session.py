@@ -11,7 +11,6 @@ from typing import IO, Any
 from sidestep import errors
 from sidestep.errors import ProbeError, Refusal, SidestepError, TargetError
 from sidestep.events.decode import Event
-from sidestep.kprobes.listing import line as list_line
 from sidestep.kprobes.listing import list_probes
 from sidestep.kprobes.manager import KprobeManager, Progress, Refused, Request
 from sidestep.kprobes.places import Places
@@ -26,6 +25,7 @@ from sidestep.symbols.resolve import Location
 from sidestep.target.process import process as linux
 from sidestep.target.process import procfs, remains
 from sidestep.target.process.engine import InlineEngine, cpu_count
+from sidestep.target.process.launch import launch as launch_process
 from sidestep.target.process.memory import ProcessMemory
 
 Exit = linux.Exit
@@ -408,19 +408,5 @@ def launch(
     At the first probe its loader is run until the libraries are there, so that they can be probed, too.
     """
     environment = None if env is None else dict(env)
-    process = linux.launch(arguments, env=environment, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
+    process = launch_process(arguments, env=environment, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
     return Target(process, ring_size=ring_size)
-
-
-def sessions_text(pid: int) -> str:
-    """The probes of all sessions in a process, whoever made them; raises TargetError."""
-    procfs.check_attachable(pid, allow_seccomp=True)
-    lines: list[str] = []
-    for session in remains.sessions(pid):
-        controller = session.header.controller_pid
-        state = "" if session.controller_alive else ", which is dead: `sidestep clean` removes its probes"
-        lines.append(f"# controller {controller}{state}")
-        for record in sorted(session.records, key=lambda record: record.address):
-            module, _, symbol = record.name.partition(":")
-            lines.append(list_line(record.address, "k", symbol, module, ["OPTIMIZED"]))
-    return "\n".join(lines)

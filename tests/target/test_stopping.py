@@ -20,7 +20,8 @@ from sidestep.address import Range
 from sidestep.errors import TargetError
 from sidestep.maps import read_maps
 from sidestep.target.process import areas, procfs
-from sidestep.target.process.process import Process, Window, attach, launch
+from sidestep.target.process.launch import launch
+from sidestep.target.process.process import Process, Window, attach
 
 Run = Callable[..., Running]
 GETPID, GETTID, GETPPID = 39, 186, 110

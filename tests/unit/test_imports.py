@@ -36,9 +36,10 @@ PARTS: dict[str, frozenset[str]] = {
     "events": MIDDLE,
     "kprobes": MIDDLE | {"symbols", "events", "compiler", "agent"},
     "session": MIDDLE | {"symbols", "events", "compiler", "agent", "kprobes", "target"},
+    "sessions": TEXT | {"kprobes", "target"},
     # The package itself: its public names.
-    "": MIDDLE | {"symbols", "events", "session", "kprobes", "target"},
-    "cli": MIDDLE | {"symbols", "events", "session", "kprobes", "target", ""},
+    "": MIDDLE | {"symbols", "events", "session", "sessions", "kprobes", "target"},
+    "cli": MIDDLE | {"symbols", "events", "session", "sessions", "kprobes", "target", ""},
     "__main__": frozenset({"cli"}),
 }
 

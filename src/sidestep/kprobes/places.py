@@ -44,7 +44,8 @@ class Places:
         self._handles_faults = self._has_shadow_stack = True
 
     def refresh(self) -> list[Module]:
-        """Read what is loaded now, if anything is loaded that was not; modules that stay are the same objects."""
+        """Read what is loaded now, if anything is loaded that was not; modules that stay are the same
+        objects."""
         code = [mapping for mapping in read_maps(self.process.pid) if "x" in mapping.perms]
         seen = {(m.start, m.end, m.perms, m.inode, m.path) for m in code if m.path}
         if seen == self._seen:

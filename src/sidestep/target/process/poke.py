@@ -28,8 +28,8 @@ def effective_ip(registers: Registers) -> int:
 def move(thread: StoppedThread, address: int, original: int) -> None:
     """Make `address` the thread's effective ip; the program's own address for it is `original`.
 
-    (A `syscall` is two bytes wherever it is.) Behind a system call rcx holds the address of the next instruction,
-    since `syscall` puts it there: the program shall see its own.
+    (A `syscall` is two bytes wherever it is.) Behind a system call rcx holds the address of the next
+    instruction, since `syscall` puts it there: the program shall see its own.
     """
     registers = thread.registers
     restarts = 2 if registers.will_restart else 0

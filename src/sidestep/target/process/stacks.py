@@ -1,9 +1,10 @@
-"""Saved instruction pointers: where interrupted code will go on, from the signal frames on the threads' stacks.
+"""Saved instruction pointers: where interrupted code will go on, from the signal frames on the threads'
+stacks.
 
-Only a signal handler can have interrupted code inside a DCR or inside code of ours. Return addresses never point
-there: a call is the last instruction of its DCR, its copy pushes the original return address, and a routine
-of ours that is called has the thread's (or the interrupted) instruction pointer in our code as well. So only
-signal frames are looked for, by what the kernel puts into each: the user's code and stack segments.
+Only a signal handler can have interrupted code inside a DCR or inside code of ours. Return addresses never
+point there: a call is the last instruction of its DCR, its copy pushes the original return address, and a
+routine of ours that is called has the thread's (or the interrupted) instruction pointer in our code as well.
+So only signal frames are looked for, by what the kernel puts into each: the user's code and stack segments.
 """
 
 from __future__ import annotations
