@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from sidestep.arch.x86_64 import reading
+from sidestep.arch.x86_64.reading import SYS_GETPID, emit, restore, save
 from sidestep.arch.x86_64.shapes import (
     RET,
     SYSCALL,
@@ -25,8 +27,6 @@ from sidestep.arch.x86_64.shapes import (
     lea,
     mov,
     or_,
-    pop,
-    push,
     shl,
     shr,
     sub,
@@ -36,10 +36,6 @@ from sidestep.arch.x86_64.shapes import (
 from sidestep.arch.x86_64.writer import Assembler
 from sidestep.events import layout
 
-_SYS_GETPID: Final = 39
-_SYS_PRCTL: Final = 157
-_SYS_PROCESS_VM_READV: Final = 310
-_PR_GET_NAME: Final = 16
 _BLOCK_SHIFT: Final = (layout.COUNTER_BLOCK_SIZE // layout.BLOCK_ENTRY_SIZE).bit_length() - 1
 _RETURN_AND_POP_8: Final = b"\xc2\x08\x00"  # ret $8
 
@@ -63,10 +59,10 @@ class Runtime:
         assembler.raw((process_page + layout.THREAD_TABLE_OFFSET).to_bytes(8, "little"))
         self.thread_block = self._thread_block(assembler)
         self.process_block = self._process_block(assembler)
-        self.read_memory = self._read_memory(assembler)
-        self.read_word = self._read_word(assembler)
-        self.thread_name = self._thread_name(assembler)
-        self.walk_stack = self._walk_stack(assembler)
+        self.read_memory = reading.read_memory(assembler)
+        self.read_word = reading.read_word(assembler)
+        self.thread_name = reading.thread_name(assembler)
+        self.walk_stack = reading.walk_stack(assembler)
         self._note_pid(assembler)
         self._find_process_block(assembler)
         self._claim_block(assembler)
@@ -88,19 +84,18 @@ class Runtime:
         saved = ("rax", "rcx", "rdx", "rsi", "rdi", "r11")
         offset_slot, base_slot = at("rsp", 8 * len(saved) + 8), at("rsp", 8 * len(saved) + 16)
         start = assembler.label("thread_block")
-        _save(assembler, saved)
-        for piece in (mov("rdi", self.process_page),):
-            assembler.emit(piece)
+        save(assembler, saved)
+        emit(assembler, mov("rdi", self.process_page))
         assembler.call("note_pid")
-        for piece in (
+        emit(
+            assembler,
             mov("r11", base_slot),
             mov("ecx", "r11d"),
             shr("ecx", layout.THREAD_HASH_SHIFT),
             and_("ecx", layout.THREAD_HASH_MASK),
             lea("rsi", at("rdi", layout.THREAD_TABLE_OFFSET, "rcx")),
             mov("edx", layout.THREAD_TABLE_PROBES),
-        ):
-            assembler.emit(piece)
+        )
         assembler.label("slot")
         assembler.emit(mov("rax", at("rsi")))
         assembler.emit(cmp("rax", "r11"))
@@ -114,39 +109,39 @@ class Runtime:
 
         assembler.label("no block")
         assembler.call("find_process_block")
-        for piece in (
+        emit(
+            assembler,
             mov("rcx", offset_slot),
             inc(at("rax", 0, "rcx"), lock=True),
             mov("rax", self.counters(layout.SCRATCH_BLOCK)),
-        ):
-            assembler.emit(piece)
+        )
         assembler.jump("return block")
 
         assembler.label("found")
         assembler.emit(mov("rax", at("rsi", 8)))
         assembler.label("return block")
         assembler.emit(mov(base_slot, "rax"))
-        _restore(assembler, saved)
+        restore(assembler, saved)
         assembler.raw(_RETURN_AND_POP_8)
 
         # rax is 0. The slot is reserved before a block is claimed and gets its key last: a signal handler
         # that counts on this thread in between takes the next slot.
         assembler.label("free slot")
-        for piece in (
+        emit(
+            assembler,
             mov("rcx", self.data + layout.BLOCKS_EXHAUSTED_OFFSET),
             cmp(at("rcx"), 0, 32),
-        ):
-            assembler.emit(piece)
+        )
         assembler.jump_if("ne", "no block")
         assembler.emit(mov("ecx", layout.THREAD_RESERVED))
         assembler.emit(cmpxchg(at("rsi"), "rcx", lock=True))
         assembler.jump_if("ne", "slot")
-        for piece in (
+        emit(
+            assembler,
             mov("edx", at("rdi", layout.PROCESS_PID_OFFSET)),
             mov("rax", layout.KIND_THREAD << layout.BLOCK_KIND_SHIFT),
             or_("rdx", "rax"),
-        ):
-            assembler.emit(piece)
+        )
         assembler.call("claim_block")
         assembler.emit(test("rax", "rax"))
         assembler.jump_if("e", "give slot back")
@@ -162,12 +157,12 @@ class Runtime:
         """The value on top of the stack becomes the address of the process's block; keeps all registers."""
         saved = ("rax", "rcx", "rdx", "rdi", "r11")
         start = assembler.label("process_block")
-        _save(assembler, saved)
+        save(assembler, saved)
         assembler.emit(mov("rdi", self.process_page))
         assembler.call("note_pid")
         assembler.call("find_process_block")
         assembler.emit(mov(at("rsp", 8 * len(saved) + 8), "rax"))
-        _restore(assembler, saved)
+        restore(assembler, saved)
         assembler.raw(RET)
         return start
 
@@ -176,7 +171,7 @@ class Runtime:
         assembler.label("note_pid")
         assembler.emit(cmp(at("rdi", layout.PROCESS_PID_OFFSET), 0, 32))
         assembler.jump_if("ne", "pid is known")
-        assembler.emit(mov("eax", _SYS_GETPID))
+        assembler.emit(mov("eax", SYS_GETPID))
         assembler.raw(SYSCALL)
         assembler.emit(mov(at("rdi", layout.PROCESS_PID_OFFSET), "eax"))
         assembler.label("pid is known")
@@ -192,13 +187,13 @@ class Runtime:
         assembler.emit(mov("rax", at("rdi", layout.PROCESS_BLOCK_OFFSET)))
         assembler.emit(test("rax", "rax"))
         assembler.jump_if("ne", "process block known")
-        for piece in (
+        emit(
+            assembler,
             mov("edx", at("rdi", layout.PROCESS_PID_OFFSET)),
             mov("rax", layout.KIND_PROCESS << layout.BLOCK_KIND_SHIFT),
             or_("rdx", "rax"),
             xor("r11d", "r11d"),
-        ):
-            assembler.emit(piece)
+        )
         assembler.call("claim_block")
         assembler.emit(mov("rcx", "rax"))
         assembler.emit(test("rax", "rax"))
@@ -212,18 +207,18 @@ class Runtime:
         assembler.label("process block known")
         assembler.raw(RET)
         assembler.label("process block lost")
-        for piece in (
+        emit(
+            assembler,
             mov("rdx", self.counters(layout.SHARED_BLOCK)),
             sub("rcx", "rdx"),
-        ):
-            assembler.emit(piece)
+        )
         assembler.jump_if("e", "process block known")
-        for piece in (
+        emit(
+            assembler,
             shr("rcx", _BLOCK_SHIFT),
             mov("rdx", self.data + layout.block_offset(0)),
             mov(at("rcx", 0, "rdx"), 0),
-        ):
-            assembler.emit(piece)
+        )
         assembler.raw(RET)
 
     def _claim_block(self, assembler: Assembler) -> None:
@@ -236,171 +231,28 @@ class Runtime:
         assembler.jump_if("ne", "next entry")
         assembler.emit(cmpxchg(at("rcx"), "rdx", lock=True))
         assembler.jump_if("ne", "next entry")
-        for piece in (
+        emit(
+            assembler,
             mov(at("rcx", 8), "r11"),
             mov("rax", self.data + layout.block_offset(0)),
             sub("rcx", "rax"),
             shl("rcx", _BLOCK_SHIFT),
             mov("rax", self.counters(0)),
             add("rax", "rcx"),
-        ):
-            assembler.emit(piece)
+        )
         assembler.raw(RET)
         assembler.label("next entry")
-        for piece in (
+        emit(
+            assembler,
             add("rcx", layout.BLOCK_ENTRY_SIZE),
             mov("rax", self.data + layout.block_offset(layout.BLOCK_COUNT - 1)),
             cmp("rcx", "rax"),
-        ):
-            assembler.emit(piece)
+        )
         assembler.jump_if("be", "entry")
-        for piece in (
+        emit(
+            assembler,
             mov("rax", self.data + layout.BLOCKS_EXHAUSTED_OFFSET),
             mov(at("rax"), 1, 32),
             xor("eax", "eax"),
-        ):
-            assembler.emit(piece)
+        )
         assembler.raw(RET)
-
-    def _read_memory(self, assembler: Assembler) -> int:
-        """rax = address, rcx = where to, rdx = bytes (1 .. 4096): rax = bytes that could be read, from the
-        first on.
-
-        A system call of the process on itself: memory that is not there is an answer, not a signal. The
-        remote side is split at the page boundary, since a transfer is only promised to be cut between its
-        parts. Clobbers rcx and r11, keeps all others.
-        """
-        saved = ("rdx", "rsi", "rdi", "r8", "r9", "r10")
-        start = assembler.label("read_memory")
-        _save(assembler, saved)
-        for piece in (
-            lea("rsp", at("rsp", -48)),  # the local part, and two remote ones: address, length
-            mov(at("rsp"), "rcx"),
-            mov(at("rsp", 8), "rdx"),
-            mov(at("rsp", 16), "rax"),
-            mov(at("rsp", 24), "rdx"),
-            mov("ecx", "eax"),
-            or_("rcx", -layout.PAGE_SIZE),  # minus the bytes that are left of the page
-            sub("rax", "rcx"),  # the next page
-            mov("r8d", 1),
-            add("rcx", "rdx"),  # bytes in the next page
-        ):
-            assembler.emit(piece)
-        assembler.jump_if("le", "in one page")
-        for piece in (
-            mov(at("rsp", 32), "rax"),
-            mov(at("rsp", 40), "rcx"),
-            sub(at("rsp", 24), "rcx"),
-            mov("r8d", 2),
-        ):
-            assembler.emit(piece)
-        assembler.label("in one page")
-        assembler.emit(mov("eax", _SYS_GETPID))  # not the noted one: right in a vfork child, too
-        assembler.raw(SYSCALL)
-        for piece in (
-            mov("edi", "eax"),
-            mov("rsi", "rsp"),
-            mov("edx", 1),
-            lea("r10", at("rsp", 16)),
-            xor("r9d", "r9d"),
-            mov("eax", _SYS_PROCESS_VM_READV),
-        ):
-            assembler.emit(piece)
-        assembler.raw(SYSCALL)
-        assembler.emit(test("rax", "rax"))
-        assembler.jump_if("ns", "read something")
-        assembler.emit(xor("eax", "eax"))
-        assembler.label("read something")
-        assembler.emit(lea("rsp", at("rsp", 48)))
-        _restore(assembler, saved)
-        assembler.raw(RET)
-        return start
-
-    def _read_word(self, assembler: Assembler) -> int:
-        """rax = address, rdx = bytes (1 .. 8): rax = the value, upper bytes zero; ZF set if all could be
-        read.
-
-        Clobbers rcx and r11, keeps all others.
-        """
-        start = assembler.label("read_word")
-        assembler.emit(push(0))
-        assembler.emit(mov("rcx", "rsp"))
-        assembler.call("read_memory")
-        assembler.emit(pop("rcx"))
-        assembler.emit(cmp("rax", "rdx"))
-        assembler.emit(mov("rax", "rcx"))
-        assembler.raw(RET)
-        return start
-
-    def _thread_name(self, assembler: Assembler) -> int:
-        """rcx = where the 16 bytes of the thread's name go. Clobbers rax, rcx and r11, keeps all others."""
-        saved = ("rsi", "rdi")
-        start = assembler.label("thread_name")
-        _save(assembler, saved)
-        for piece in (mov("rsi", "rcx"), mov("edi", _PR_GET_NAME), mov("eax", _SYS_PRCTL)):
-            assembler.emit(piece)
-        assembler.raw(SYSCALL)
-        _restore(assembler, saved)
-        assembler.raw(RET)
-        return start
-
-    def _walk_stack(self, assembler: Assembler) -> int:
-        """rax = frame pointer, rcx = where to, edx = how many at most: stores return addresses.
-
-        Ends at a frame pointer that is misaligned, below the stack pointer, not above the one before, or
-        whose memory cannot be read, and at a return address of 0. Frames in the page of the stack pointer
-        are read directly: that page is there. Clobbers rax, rcx, rdx and r11, keeps all others.
-        """
-        saved = ("rsi", "rdi", "r8")
-        start = assembler.label("walk_stack")
-        _save(assembler, saved)
-        for piece in (
-            lea("rsp", at("rsp", -16)),
-            mov("rsi", "rax"),
-            mov("rdi", "rcx"),
-            mov("r8d", "edx"),
-            mov("edx", 16),
-        ):
-            assembler.emit(piece)
-        assembler.label("frame")
-        assembler.emit(test("r8d", "r8d"))
-        assembler.jump_if("e", "end of stack")
-        assembler.emit(test("esi", 7))
-        assembler.jump_if("ne", "end of stack")
-        assembler.emit(cmp("rsi", "rsp"))
-        assembler.jump_if("b", "end of stack")
-        for piece in (lea("rax", at("rsi", 15)), xor("rax", "rsp"), shr("rax", 12)):
-            assembler.emit(piece)
-        assembler.jump_if("ne", "far frame")
-        assembler.emit(mov("rcx", at("rsi")))
-        assembler.emit(mov("rax", at("rsi", 8)))
-        assembler.label("frame is read")
-        assembler.emit(test("rax", "rax"))
-        assembler.jump_if("e", "end of stack")
-        for piece in (mov(at("rdi"), "rax"), add("rdi", 8), dec("r8d"), cmp("rcx", "rsi"), mov("rsi", "rcx")):
-            assembler.emit(piece)
-        assembler.jump_if("a", "frame")
-        assembler.label("end of stack")
-        assembler.emit(lea("rsp", at("rsp", 16)))
-        _restore(assembler, saved)
-        assembler.raw(RET)
-        assembler.label("far frame")
-        assembler.emit(mov("rax", "rsi"))
-        assembler.emit(mov("rcx", "rsp"))
-        assembler.call("read_memory")
-        assembler.emit(cmp("rax", "rdx"))
-        assembler.jump_if("ne", "end of stack")
-        assembler.emit(mov("rcx", at("rsp")))
-        assembler.emit(mov("rax", at("rsp", 8)))
-        assembler.jump("frame is read")
-        return start
-
-
-def _save(assembler: Assembler, registers: tuple[str, ...]) -> None:
-    for register in registers:
-        assembler.emit(push(register))
-
-
-def _restore(assembler: Assembler, registers: tuple[str, ...]) -> None:
-    for register in reversed(registers):
-        assembler.emit(pop(register))
