@@ -139,7 +139,7 @@ def _undecodable(code: FunctionCode) -> Refusal:
 def undecodable_bytes(code: FunctionCode) -> str:
     """The first bytes of the function that are no instruction, as hexadecimal digits."""
     offset = code.reach - code.start
-    return code.code[offset : offset + 8].hex(" ")
+    return code.code[offset : offset + 8].hex(" ") or "the end of its code"
 
 
 def is_endbr64(instruction: Instruction) -> bool:
