@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sidestep.events.layout import STATE_DISABLED
 from sidestep.kprobes.listing import line as list_line
 from sidestep.target.process import procfs, remains
 from sidestep.target.process.remains import clean
@@ -17,7 +18,8 @@ def sessions_text(pid: int) -> str:
         lines.append(f"# controller {controller}{state}")
         for record in sorted(session.records, key=lambda record: record.address):
             module, _, symbol = record.name.partition(":")
-            lines.append(list_line(record.address, "k", symbol, module, ["OPTIMIZED"]))
+            mark = "DISABLED" if record.state == STATE_DISABLED else "OPTIMIZED"
+            lines.append(list_line(record.address, "k", symbol, module, [mark]))
     return "\n".join(lines)
 
 

@@ -119,7 +119,8 @@ def test_disabled_probes_count_nothing(program: Program) -> None:
     off, on, switched = Kprobe(NAME, disabled=True), Kprobe(NAME), Kprobe(NAME)
     program.target.register_kprobes([off, on, switched])
     program.target.disable_kprobe(switched)
-    assert "[DISABLED]" in program.target.list()
+    assert program.target.list().count("[DISABLED]") == 2
+    assert sidestep.sessions_text(program.running.pid).count("[DISABLED]") == 2
     true = program.work()[NAME]
     assert [probe.hits for probe in (off, on, switched)] == [0, true, 0]
     program.target.enable_kprobe(off)

@@ -36,7 +36,7 @@ PARTS: dict[str, frozenset[str]] = {
     "events": MIDDLE,
     "kprobes": MIDDLE | {"symbols", "events", "compiler", "agent"},
     "session": MIDDLE | {"symbols", "events", "compiler", "agent", "kprobes", "target"},
-    "sessions": TEXT | {"kprobes", "target"},
+    "sessions": TEXT | SHARED | {"kprobes", "target"},
     # The package itself: its public names.
     "": MIDDLE | {"symbols", "events", "session", "sessions", "kprobes", "target"},
     "cli": MIDDLE | {"symbols", "events", "session", "sessions", "kprobes", "target", ""},

@@ -93,8 +93,8 @@ def test_a_probe_record_is_read_back() -> None:
     RECORD.write(shared, 7)
     assert ProbeRecord.read(shared, 7) == RECORD
     assert ProbeRecord.read(shared, 6) is None
-    layout.set_probe_state(shared, 7, layout.STATE_PREPARED)
-    assert ProbeRecord.read(shared, 7) == dataclasses.replace(RECORD, state=layout.STATE_PREPARED)
+    layout.set_probe_state(shared, 7, layout.STATE_DISABLED)
+    assert ProbeRecord.read(shared, 7) == dataclasses.replace(RECORD, state=layout.STATE_DISABLED)
     layout.set_probe_state(shared, 7, layout.STATE_NONE)
     assert ProbeRecord.read(shared, 7) is None
 

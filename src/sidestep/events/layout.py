@@ -47,7 +47,7 @@ PROBE_NAME_SIZE: Final = 112
 PROBE_BYTES_SIZE: Final = 5  # a jump
 PROBE_MOVES: Final = 32  # {u8 offset from the site, u16 offset in the buffer} for each instruction boundary
 STATE_NONE: Final = 0
-STATE_PREPARED: Final = 1
+STATE_DISABLED: Final = 1  # registered, without a jump
 STATE_ARMED: Final = 2
 
 # Counters
@@ -219,7 +219,7 @@ class ProbeRecord:
     address: int  # the probepoint
     site: int  # where the jump is
     buffer: int  # address of its detour buffer
-    state: int  # STATE_NONE, STATE_PREPARED, STATE_ARMED
+    state: int  # STATE_NONE, STATE_DISABLED, STATE_ARMED
     original: bytes  # the bytes that the jump replaces
     patched: bytes  # the jump; as long as `original`
     flags: int
@@ -262,7 +262,7 @@ class ProbeRecord:
         address, site, buffer, flags, state, length, count, original, patched, name, moves = (
             _PROBE.unpack_from(raw)
         )
-        if state not in (STATE_PREPARED, STATE_ARMED) or length > PROBE_BYTES_SIZE or count > PROBE_MOVES:
+        if state not in (STATE_DISABLED, STATE_ARMED) or length > PROBE_BYTES_SIZE or count > PROBE_MOVES:
             return None
         text = name.split(b"\0", 1)[0].decode("utf-8", "replace")
         pairs = tuple(

@@ -76,6 +76,8 @@ class KprobeManager:
             for placed in added:
                 if placed.probe in self.registry:
                     placed.probe._attach(Figures(self.counters, placed))
+                    if placed.probe.disabled:
+                        self.engine.show_disabled(_label(placed))
             return refused
 
     def _place_all(
@@ -228,13 +230,7 @@ class KprobeManager:
             return None
         active = {address: self.registry.active_at(address) for address in region.probes}
         module = next(iter(active.values()))[0].location.module
-        labels = tuple(
-            Label(
-                placed.index, address, f"{module.name}:{placed.location.symbol}+{placed.location.offset:#x}"
-            )
-            for address, there in active.items()
-            for placed in there
-        )
+        labels = tuple(_label(placed) for there in active.values() for placed in there)
         return self.engine.build(
             near=self.places.span(module),
             dcr=region.dcr,
@@ -256,6 +252,8 @@ class KprobeManager:
             unknown = [probe for probe in probes if probe not in self.registry]
             removed = [self.registry.remove(probe) for probe in probes if probe in self.registry]
             self._change_or_gone(removed)
+            for placed in removed:
+                self.engine.forget(placed.index)
             settled = self.engine.settle()
             for placed in removed:
                 placed.probe._release()
@@ -280,7 +278,11 @@ class KprobeManager:
                     raise ProbeError(probe.name, errors.NOT_REGISTERED)
             for probe in probes:
                 probe.disabled = disabled
-            self._change_or_raise([self.registry.placed[probe] for probe in probes])
+            switched = [self.registry.placed[probe] for probe in probes]
+            self._change_or_raise(switched)
+            if disabled:
+                for placed in switched:
+                    self.engine.show_disabled(_label(placed))
             self.engine.settle()
 
     def switch_all(self, enabled: bool) -> None:
@@ -339,6 +341,12 @@ class Figures:
     def matched(self) -> int:
         index = self.placed.matched_index
         return self.counters.total(self.placed.index if index is None else index)
+
+
+def _label(placed: Placed) -> Label:
+    location = placed.location
+    name = f"{location.module.name}:{location.symbol}+{location.offset:#x}"
+    return Label(placed.index, placed.address, name)
 
 
 def _probes_of(plan: Plan) -> tuple[int, ...]:

@@ -146,6 +146,12 @@ class Engine(Protocol):
         """Make all changes in one stop, in forked children, too. A change that cannot be made leaves its
         stretch as it was: the refusals, by the index of the change."""
 
+    def show_disabled(self, label: Label) -> None:
+        """Show a disabled probe in the table that other controllers read."""
+
+    def forget(self, index: int) -> None:
+        """Take a probe that has no jump out of that table."""
+
     def settle(self, timeout: float = 1.0) -> bool:
         """Wait until no thread is in code that was taken out: its counters are final then."""
 

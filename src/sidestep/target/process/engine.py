@@ -141,13 +141,21 @@ class InlineEngine:
     # Text
 
     def apply(self, changes: Sequence[Change]) -> dict[int, Refusal]:
-        """See base.Engine. Children that inherited an `old` detour are rid of it, too."""
+        """See base.Engine. Children that inherited an `old` detour are rid of it, too.
+
+        A record must never describe a jump that is not written yet instead of one that is: records of probes
+        that have a jump already change in the stop, when that jump is out; those of new probes are written
+        before.
+        """
+        rewritten = {label.index for change in changes for detour in change.old for label in detour.labels}
         for change in changes:
             if change.new is not None:
-                self._note(change.new, layout.STATE_PREPARED)
+                self._note(change.new, lambda index: index not in rewritten)
 
         def work(window: Window) -> dict[int, Refusal]:
-            refused = change_text(window, changes, lambda detour: self._note(detour, layout.STATE_ARMED))
+            refused = change_text(
+                window, changes, lambda detour: self._note(detour, lambda index: index in rewritten)
+            )
             self._recycle(window)
             return refused
 
@@ -158,8 +166,6 @@ class InlineEngine:
                 if change.new is not None:
                     self._forget(change.new, change.old)
                     self._retired.append(change.new.buffer)
-                for detour in change.old:
-                    self._note(detour, layout.STATE_ARMED)
                 continue
             gone += change.old
             for detour in change.old:
@@ -170,25 +176,40 @@ class InlineEngine:
             self._retired += [detour.buffer for detour in gone]
         return refused
 
-    def _note(self, detour: Detour, state: int) -> None:
+    def _note(self, detour: Detour, concerned: Callable[[int], bool]) -> None:
+        """Write the records of those of its probes whose index is `concerned`."""
         for label in detour.labels:
-            layout.ProbeRecord(
-                address=label.address,
-                site=detour.site,
-                buffer=detour.buffer.address,
-                state=state,
-                original=detour.original,
-                patched=detour.jump,
-                flags=0,
-                name=label.name,
-                moves=detour.buffer.boundaries,
-            ).write(self.shared.view, label.index)
+            if concerned(label.index):
+                self._record(label, detour).write(self.shared.view, label.index)
+
+    @staticmethod
+    def _record(label: Label, detour: Detour | None) -> layout.ProbeRecord:
+        """A probe's record; without a detour that of a disabled probe."""
+        return layout.ProbeRecord(
+            address=label.address,
+            site=detour.site if detour else label.address,
+            buffer=detour.buffer.address if detour else 0,
+            state=layout.STATE_ARMED if detour else layout.STATE_DISABLED,
+            original=detour.original if detour else b"",
+            patched=detour.jump if detour else b"",
+            flags=0,
+            name=label.name,
+            moves=detour.buffer.boundaries if detour else (),
+        )
+
+    def show_disabled(self, label: Label) -> None:
+        """See base.Engine."""
+        self._record(label, None).write(self.shared.view, label.index)
+
+    def forget(self, index: int) -> None:
+        """See base.Engine."""
+        layout.set_probe_state(self.shared.view, index, layout.STATE_NONE)
 
     def _forget(self, detour: Detour, instead: Sequence[Detour]) -> None:
         kept = {label.index for other in instead for label in other.labels}
         for label in detour.labels:
             if label.index not in kept:
-                layout.set_probe_state(self.shared.view, label.index, layout.STATE_NONE)
+                self.forget(label.index)
 
     def _recycle(self, window: Window) -> None:
         """Free the buffers that nobody runs or will return into; a child that is alive may still use its
