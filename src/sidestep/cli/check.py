@@ -166,23 +166,23 @@ def _write(answers: Sequence[Answer], format: Format) -> None:
 def describe(answer: Answer) -> list[str]:
     """The verdict in words, and the disassembly."""
     location = answer.location
-    where = clean(f"{answer.place} in {location.module.name}")
+    where = f"{answer.place} in {location.module.name}"
     run_time = f" (at {location.address:#x})" if location.module.bias else ""
     lines = [f"{where}{run_time}"]
     if location.note:
-        lines.append(f"  {clean(location.note)}")
+        lines.append(f"  {location.note}")
     if isinstance(answer.verdict, Refusal):
         refusal = answer.verdict
         detail = f": {refusal.detail}" if refusal.detail else ""
-        lines.append(clean(f"  cannot be probed: {refusal.reason.sentence}{detail} [{refusal.reason.name}]"))
+        lines.append(f"  cannot be probed: {refusal.reason.sentence}{detail} [{refusal.reason.name}]")
         lines += [f"  {refusal.reason.hint}"] if refusal.reason.hint else []
     else:
         lines.append(f"  can be probed: {_tactic(answer.verdict)}")
-        lines += [clean(f"  {note}") for note in answer.verdict.notes]
+        lines += [f"  {note}" for note in answer.verdict.notes]
     if location.function is None:
         return lines
     listing = disassemble(location.module, location.function, _marks(answer))
-    return [*lines, "", *(clean(line) for line in listing), "", LEGEND]
+    return [*lines, "", *listing, "", LEGEND]
 
 
 def _tactic(placement: Placement) -> str:

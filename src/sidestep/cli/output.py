@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from sidestep.cli.tables import Column, render
+from sidestep.symbols.printable import clean
 
 
 class OutputClosedError(Exception):
@@ -19,9 +20,10 @@ class OutputClosedError(Exception):
 
 
 def say(text: str) -> None:
-    """A message for a person, on standard error. Nothing happens if that is closed."""
+    """A message for a person, on standard error, with escapes for what does not print."""
+    lines = "\n".join(clean(line) for line in text.split("\n"))
     with contextlib.suppress(OSError, ValueError):
-        print(f"sidestep: {text}", file=sys.stderr, flush=True)
+        print(f"sidestep: {lines}", file=sys.stderr, flush=True)
 
 
 def make_output_safe() -> None:
@@ -99,9 +101,9 @@ def result_stream(path: Path | None, *, launched: bool) -> Iterator[TextIO]:
 
 
 def write_lines(stream: TextIO, lines: Sequence[str]) -> None:
-    """Lines of text, flushed."""
+    """Lines of text with escapes for what does not print, flushed."""
     with reader_may_leave(stream):
-        stream.write("".join(f"{line}\n" for line in lines))
+        stream.write("".join(f"{clean(line)}\n" for line in lines))
         stream.flush()
 
 

@@ -22,7 +22,6 @@ from sidestep.cli.options import Choice, Format, UsageError
 from sidestep.cli.output import OutputClosedError, os_error, plural, result_stream, say, silence
 from sidestep.cli.progress import Progress
 from sidestep.errors import PROCESS_GONE, SidestepError, TargetError
-from sidestep.symbols.printable import clean
 
 if TYPE_CHECKING:
     from sidestep.session import Batch, Exit, Target
@@ -259,7 +258,7 @@ def say_refused(batch: Batch, plan: Plan) -> None:
     counts = Counter(each.refusal.reason for each in batch.refused)
     lines = [f"{len(batch.refused):,} of {plural(total, 'function')} cannot be probed:"]
     for reason, count in counts.most_common():
-        names = [clean(each.probe) for each in batch.refused if each.refusal.reason is reason]
+        names = [each.probe for each in batch.refused if each.refusal.reason is reason]
         examples = ", ".join(names[:_EXAMPLES]) + (", ..." if count > _EXAMPLES else "")
         lines.append(f"  {count:>7,}  {reason.name}: {reason.sentence} ({examples})")
     say("\n".join(lines))
