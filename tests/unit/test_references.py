@@ -122,7 +122,7 @@ def test_addresses_that_lea_takes() -> None:
         + near("4c 8d 0d", START + 10, 0x20_0000)
         + b"\x48\x8d\x05\x00"
     )
-    assert taken_addresses([CodeBytes(START, content)]) == [
+    assert list(taken_addresses([CodeBytes(START, content)])) == [
         Reference(START + 0x107, START + 3),
         Reference(0x20_0000, START + 10),
     ]

@@ -19,7 +19,7 @@ from sidestep.arch.x86_64.code import FunctionCode
 from sidestep.arch.x86_64.computed_jumps import ComputedJumps, computed_jumps, taken_address
 from sidestep.arch.x86_64.jump_tables import JumpTables, find_jump_tables
 from sidestep.arch.x86_64.placement import signal_returns
-from sidestep.arch.x86_64.references import CodeBytes, Reference, taken_addresses
+from sidestep.arch.x86_64.references import CodeBytes, Taken, taken_addresses
 from sidestep.safety.references import References
 from sidestep.safety.restartable import SectionedFile, restartable_sequences
 
@@ -246,29 +246,32 @@ class ModuleContext:
         return f"a jump table leads to {address:#x}"
 
     @cached_property
-    def taken(self) -> list[Reference]:
+    def taken(self) -> Taken:
         """The addresses that any `lea` takes."""
         return taken_addresses(self.code)
 
     @cached_property
     def jump_tables(self) -> JumpTables:
-        return find_jump_tables(self.taken, self.contents, self.text)
+        return find_jump_tables(self.taken.targets, self.contents, self.text)
 
     @cached_property
     def _tables_in_code(self) -> list[int]:
         """Jump tables that stand inside of functions, ascending."""
-        bases = self.jump_tables.bases
-        return sorted(
-            {base for base, field in self.taken if base in bases and self._is_table_in_code(base, field)}
-        )
+        bases = {
+            base
+            for base in self.jump_tables.bases
+            if first_in(self._starts, base, base + 1) is None and any(base in each for each in self.text)
+        }
+        if not bases:
+            return []
+        places = zip(self.taken.targets, self.taken.fields, strict=True)
+        return sorted({base for base, field in places if base in bases and self._takes(field, base)})
 
-    def _is_table_in_code(self, base: int, field: int) -> bool:
-        """Code takes the address inside a function, and not by chance."""
-        if first_in(self._starts, base, base + 1) is not None or not any(base in each for each in self.text):
-            return False
+    def _takes(self, field: int, address: int) -> bool:
+        """The `lea` with its displacement at `field` is one, not bytes that look like it."""
         function = self.function_at(field)
         instruction = self.code_of(function).containing(field) if function is not None else None
-        return instruction is not None and taken_address(instruction) == base
+        return instruction is not None and taken_address(instruction) == address
 
     def tables_in(self, first: int, last: int) -> list[int]:
         """The jump tables that stand in the code from `first` up to `last`."""

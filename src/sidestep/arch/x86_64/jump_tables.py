@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from sidestep.address import Range
-from sidestep.arch.x86_64.references import CodeBytes, Reference
+from sidestep.arch.x86_64.references import CodeBytes
 
 _signed_32 = struct.Struct("<i").unpack_from
 # A switch with more labels than this is taken to end here; GCC's largest real ones have some thousands.
@@ -48,7 +48,7 @@ class JumpTables:
 
 
 def find_jump_tables(
-    taken: Sequence[Reference], stretches: Sequence[CodeBytes], code: Sequence[Range]
+    taken: Iterable[int], stretches: Sequence[CodeBytes], code: Sequence[Range]
 ) -> JumpTables:
     """`taken` are the addresses that code takes; `stretches` all bytes of the file that may hold tables,
     ascending; `code` the executable ranges."""
@@ -56,6 +56,7 @@ def find_jump_tables(
     low = min((each.start for each in code), default=0)
     high = max((each.end for each in code), default=0)
     holes = [Range(one.end, other.start) for one, other in pairwise(code)]
+    signed_32 = _signed_32
 
     def is_code(address: int) -> bool:
         return low <= address < high and not any(address in hole for hole in holes)
@@ -63,21 +64,19 @@ def find_jump_tables(
     # Each table, and how far from its address the first number stands that leads into code.
     tables: dict[int, int] = {}
     late: dict[int, int] = {}
-    for base in {reference.target for reference in taken}:
-        index = bisect_right(starts, base) - 1
-        if index < 0:
-            continue
-        start, content = stretches[index]
-        offset = base - start
-        if offset + 4 > len(content):
-            continue
-        if is_code(base + _signed_32(content, offset)[0]):
-            tables[base] = 0
-        elif content.startswith(_ZERO, offset) and base % 4 == 0:
+    addresses = array("q", sorted(set(taken)))
+    for start, content in stretches:
+        first, last = bisect_left(addresses, start), bisect_right(addresses, start + len(content) - 4)
+        inside = addresses[first:last]
+        for base in [base for base in inside if low <= base + signed_32(content, base - start)[0] < high]:
+            if is_code(base + signed_32(content, base - start)[0]):
+                tables[base] = 0
+        for base in [base for base in inside if base % 4 == 0 and content.startswith(_ZERO, base - start)]:
+            offset = base - start
             end = min(offset + 4 * _MOST_UNUSED, len(content) - 4)
             while offset < end and content.startswith(_ZERO, offset):
                 offset += 4
-            if offset < end and is_code(base + _signed_32(content, offset)[0]):
+            if base not in tables and is_code(base + signed_32(content, offset)[0]):
                 late[base] = offset + start - base
     for base, distance in late.items():
         # If a table starts in between, it is that one's number.
@@ -88,8 +87,10 @@ def find_jump_tables(
         start, content = stretches[bisect_right(starts, base) - 1]
         offset = base - start + distance
         for at in range(offset, min(len(content) - 3, offset + 4 * _LONGEST_TABLE), 4):
-            label = base + _signed_32(content, at)[0]
-            if not is_code(label) or (start + at != base and start + at in tables):
+            label = base + signed_32(content, at)[0]
+            if not low <= label < high or (start + at != base and start + at in tables):
+                break
+            if holes and not is_code(label):
                 break
             labels.add(label)
     return JumpTables(tables, labels)

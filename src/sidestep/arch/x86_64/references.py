@@ -250,13 +250,25 @@ _SHORT_BY_DISTANCE = [
 ]
 
 
-def taken_addresses(stretches: Iterable[CodeBytes]) -> list[Reference]:
-    """Every possible `lea` off the instruction pointer, with the address that it takes."""
-    found = []
+class Taken:
+    """The addresses that code may take, in the order of the places where it does."""
+
+    __slots__ = ("fields", "targets")
+
+    def __init__(self) -> None:
+        self.targets = array("q")
+        self.fields = array("q")
+
+    def __iter__(self) -> Iterator[Reference]:
+        return map(Reference, self.targets, self.fields)
+
+
+def taken_addresses(stretches: Iterable[CodeBytes]) -> Taken:
+    """Every possible `lea` off the instruction pointer."""
+    taken = Taken()
     for start, code in stretches:
-        limit = len(code) - 4
-        for match in _LEA.finditer(code):
-            field = match.start() + 2
-            if field <= limit:
-                found.append(Reference(start + field + 4 + _signed_32(code, field)[0], start + field))
-    return found
+        limit, signed_32 = len(code) - 6, _signed_32
+        places = [at for match in _LEA.finditer(code) if (at := match.start()) <= limit]
+        taken.fields.extend([start + at + 2 for at in places])
+        taken.targets.extend([start + at + 6 + signed_32(code, at + 2)[0] for at in places])
+    return taken
