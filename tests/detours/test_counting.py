@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
@@ -154,6 +155,7 @@ def test_the_blocks_of_a_process_that_ended_can_be_used_again(player: Player) ->
         child, _ = map(int, player.ask("fork", TEXT, 7, 90).split())
         expected = player.counters.by_pid(0)
         assert expected[child] == 7 * 91
+        assert list(player.counters.ended(lambda pid: Path(f"/proc/{pid}").exists())) == [child]
         player.counters.retire(child, 1)
         assert player.counters.by_pid(0) == expected
     assert [block for block, _ in player.counters.blocks()] == [SHARED_BLOCK, FIRST_FREE_BLOCK]

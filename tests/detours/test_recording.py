@@ -543,6 +543,26 @@ def test_a_forked_child_does_not_use_the_rings_of_its_parents_threads(player: Pl
     assert [found.pid for found in player.reader(program).flush()] == [player.pid, *[child] * 5]
 
 
+def test_a_ring_whose_owner_died_in_the_middle_of_a_record_goes_to_the_next_owner(player: Player) -> None:
+    program = event(0, "p f x=$arg1")
+    player.probe(TEXT, KEEPS_ALL, [Record(program)])
+    player.run()
+    reader = player.reader(program)
+    child, _ = map(int, player.ask("fork", TEXT, 3, 0).split())
+    (block,) = player.counters.ended(lambda pid: pid == player.pid)[child]
+    ring = layout.thread_ring(block, player.cpu_rings)
+    assert ring == player.cpu_rings
+    control = player.shared[layout.ring_offset(ring, player.ring_size) :][:8].cast("Q")
+    control[0] += program.format.size
+    control.release()
+    reader.settle([ring])
+    player.counters.retire(child, 1)
+    child, _ = map(int, player.ask("fork", TEXT, 2, 0).split())
+    assert [found.args["x"] for found in reader.flush()] == [0, 1, 2, 0, 1]
+    assert (reader.holes, reader.damaged, reader.drained) == (1, 0, True)
+    assert player.counters.total(0) == 5
+
+
 @pytest.mark.parametrize("by_thread", [True, False])
 def test_the_cpu_of_an_event(player: Player, by_thread: bool) -> None:
     program = event(0, "p f")

@@ -7,6 +7,7 @@ more, and never too high before.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from operator import add
 
 from sidestep.events.layout import (
@@ -87,11 +88,22 @@ class Counters:
         for block, _ in self.blocks():
             self._cells[block * PROBE_CAPACITY + index] = 0
 
-    def retire(self, pid: int, count: int) -> None:
-        """Takes back the blocks of a process that has ended; its hits stay in the sums.
+    def ended(self, is_alive: Callable[[int], bool]) -> dict[int, list[int]]:
+        """The blocks of processes that have ended, by pid. `is_alive` is asked once for each pid.
 
-        `count` is one more than the highest probe index in use. Not for a process of another pid namespace:
-        its pid says nothing about whether it still runs.
+        Only where all processes are in the controller's pid namespace: elsewhere a pid tells nothing.
+        """
+        blocks: dict[int, list[int]] = {}
+        for block, entry in self.blocks():
+            if block >= FIRST_FREE_BLOCK:
+                blocks.setdefault(entry.pid, []).append(block)
+        return {pid: numbers for pid, numbers in blocks.items() if not is_alive(pid)}
+
+    def retire(self, pid: int, count: int) -> None:
+        """Takes back the blocks of a process that has ended, so that others can claim them; its hits stay.
+
+        `count` is one more than the highest probe index in use. The rings that go with the blocks must be
+        settled before (EventReader.settle), since their next owners write on where the last ones stopped.
         """
         for block, entry in self.blocks():
             if entry.pid != pid or block < FIRST_FREE_BLOCK:

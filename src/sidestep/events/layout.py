@@ -321,6 +321,12 @@ def ring_count_for(cpus: int) -> int:
     return cpus + THREAD_RINGS
 
 
+def thread_ring(block: int, cpus: int) -> int | None:
+    """The number of the ring that goes with a counter block, if one does."""
+    number = block - FIRST_FREE_BLOCK
+    return cpus + number if 0 <= number < THREAD_RINGS else None
+
+
 def ring_size_for(ring_count: int, wanted: int | None = None) -> int:
     """Bytes of one ring, a power of two: `wanted` (64 KiB .. 1 GiB), else what the budget allows."""
     if wanted is not None:

@@ -77,23 +77,26 @@ class EventReader:
         runs: list[Run] = []
         before = self.clock.tsc()
         for ring in self.rings:
-            runs += ring.take(self._shapes, skip_holes=skip_holes)
+            runs += self._take(ring, skip_holes)
             if ring.drained:
                 self._bounds[ring.number] = before
-        for run in runs:
-            self.delivered[run.event] += run.records
         return runs
+
+    def settle(self, rings: Iterable[int]) -> None:
+        """Takes everything from rings (by number) whose only writers have ended; their holes are dropped."""
+        for number in rings:
+            self._note(self._take(self.rings[number], skip_holes=True))
 
     def poll(self) -> list[Event]:
         """The events that are final by now, by time. Does not wait; to be called some times a second."""
         latest = self._collect(skip_holes=False)
         waiting = self._waiting
-        ready = bisect_left(waiting, min(self._bounds, default=0), key=_TIME)
+        final = bisect_left(waiting, min(self._bounds, default=0), key=_TIME)
+        first = max(final, len(waiting) - _MOST_WAITING)
         # What says that it is from the future is not waited for: a target could fill the memory with that.
-        future = bisect_right(waiting, latest, key=_TIME)
-        released = [*waiting[: max(ready, len(waiting) - _MOST_WAITING)], *waiting[max(ready, future) :]]
-        self._waiting = waiting[max(ready, len(waiting) - _MOST_WAITING) : max(ready, future)]
-        return self._events(released)
+        last = max(first, bisect_right(waiting, latest, key=_TIME))
+        self._waiting = waiting[first:last]
+        return self._events(waiting[:first] + waiting[last:])
 
     def flush(self, *, skip_holes: bool = False) -> list[Event]:
         """All events that there are, by time. For `skip_holes` see Ring.take."""
@@ -103,14 +106,21 @@ class EventReader:
 
     def _collect(self, *, skip_holes: bool) -> int:
         """Moves what the rings hold to what waits, by time. Returns the tsc behind all of it."""
-        runs = self.take_runs(skip_holes=skip_holes)
+        self._note(self.take_runs(skip_holes=skip_holes))
+        self._waiting.sort(key=_TIME)
+        self.clock.calibrate()
+        return self.clock.tsc()
+
+    def _take(self, ring: Ring, skip_holes: bool) -> list[Run]:
+        runs = ring.take(self._shapes, skip_holes=skip_holes)
+        for run in runs:
+            self.delivered[run.event] += run.records
+        return runs
+
+    def _note(self, runs: list[Run]) -> None:
         for run in runs:
             decoder = self._decoders[run.event]
             self._waiting += [(raw[0], decoder, raw) for raw in decoder.unpack(run.data)]
-        if runs:
-            self._waiting.sort(key=_TIME)
-        self.clock.calibrate()
-        return self.clock.tsc()
 
     def _events(self, records: list[_Waiting]) -> list[Event]:
         tsc, seconds, factor = self.clock.line
