@@ -20,6 +20,7 @@ Bare = Callable[..., Outcome]
 Masks = Callable[[str], dict[str, str]]
 
 NAMES = sorted(name for name, source in sources().items() if not source.refused)
+ROUNDS = 12
 LONG = [name for name in NAMES if sources()[name].long]
 
 
@@ -96,7 +97,7 @@ def test_nothing_stays_behind(sidestep: ModuleType, build: Builder, run: Run, ba
 
 @pytest.mark.parametrize("name", LONG)
 def test_probes_come_and_go(sidestep: ModuleType, build: Builder, run: Run, bare: Bare, name: str) -> None:
-    """Controllers attach to a program that works hard, probe all its functions and leave, again and again."""
+    """Controllers attach to a program that works hard, probe all its functions and leave again."""
     size = sources()[name].long
     expected = bare(name, size)
     running = run(build(name), str(size), "wait", environment=build.environment(name), time_limit=90)
@@ -104,7 +105,9 @@ def test_probes_come_and_go(sidestep: ModuleType, build: Builder, run: Run, bare
     running.send()
     seen: dict[str, int] = dict.fromkeys(counts(expected), 0)
     line: str | None = ""
-    while line == "":
+    rounds = 0
+    while line == "" and rounds < ROUNDS:
+        rounds += 1
         # The program may end, or turn into another one, at any of these points.
         with contextlib.suppress(sidestep.TargetError), attached(sidestep, running.pid) as target:
             probed = probe_functions(sidestep, target, name, counts(expected))
