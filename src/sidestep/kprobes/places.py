@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from sidestep import errors
 from sidestep.address import Range
 from sidestep.arch.x86_64 import liveness
-from sidestep.arch.x86_64.insn import is_call
 from sidestep.arch.x86_64.placement import ENDBR64_SIZE
 from sidestep.errors import ProbeError, Refusal
 from sidestep.kprobes.registry import Registry
@@ -41,7 +40,7 @@ class Places:
         self._symbolizer: Symbolizer | None = None
         self._seen: set[tuple[int, int, str, int, str]] = set()
         self._expected = 1
-        self._handles_faults = self._has_shadow_stack = True
+        self._handles_faults = True
 
     def refresh(self) -> list[Module]:
         """Read what is loaded now, if anything is loaded that was not; modules that stay are the same
@@ -65,9 +64,9 @@ class Places:
         self.refresh()
         self._expected = probes
         self._handles_faults = self._may_handle_faults()
-        self._has_shadow_stack = self.process.has_shadow_stack
         for context in self._contexts.values():
             context.handles_faults = self._handles_faults
+            context.shadow_stacks = self.process.has_shadow_stack
 
     def _may_handle_faults(self) -> bool:
         """Whether the program has handlers for faults, or has not begun and is able to install some."""
@@ -128,9 +127,6 @@ class Places:
             return Refusal(
                 errors.SAVED_IP, "the Go runtime keeps saved instruction pointers of goroutines in its heap"
             )
-        if isinstance(found, Placement) and self._has_shadow_stack and any(map(is_call, found.instructions)):
-            # The copy of a call pushes and jumps, and the return would not be on the shadow stack.
-            return Refusal(errors.CALL_IN_REGION, "the process has a shadow stack (CET)")
         return found
 
     def _context(self, module: Module) -> ModuleContext:
@@ -144,6 +140,7 @@ class Places:
                 bias=module.bias,
                 memory=self.original_bytes,
                 handles_faults=self._handles_faults,
+                shadow_stacks=self.process.has_shadow_stack,
                 is_file=is_file,
                 is_shared=is_shared,
             )
