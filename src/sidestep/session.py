@@ -24,7 +24,7 @@ from sidestep.symbols.modules import Module
 from sidestep.symbols.resolve import Location
 from sidestep.target.process import process as linux
 from sidestep.target.process import procfs, remains
-from sidestep.target.process.engine import InlineEngine, cpu_count
+from sidestep.target.process.engine import InlineEngine
 from sidestep.target.process.launch import launch as launch_process
 from sidestep.target.process.memory import ProcessMemory
 
@@ -316,8 +316,11 @@ class Target:
         if self._stream is None:
             assert self._engine is not None
             rings = self._engine.open_rings(self._ring_size)
-            stream = EventStream(memoryview(rings.view), cpu_count(), self._engine.ring_size, self.symbolize)
+            stream = EventStream(
+                memoryview(rings.view), self._engine.ring_count, self._engine.ring_size, self.symbolize
+            )
             manager.on_event_added, manager.on_events_gone = stream.add, stream.remove
+            manager.on_rings_left = stream.settle
             self._stream = stream
         return self._stream
 

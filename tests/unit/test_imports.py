@@ -29,7 +29,7 @@ PARTS: dict[str, frozenset[str]] = {
     "arch": TEXT | SHARED,
     "safety": TEXT | SHARED | {"arch"},
     "target.base": SMALL | {"arch"},
-    "target": SMALL | SHARED | {"arch", "target.base"},
+    "target": SMALL | SHARED | {"arch", "spec", "target.base"},
     "agent": SMALL | SHARED | {"arch", "compiler"},
     "symbols": SMALL | {"spec"},
     "compiler": TEXT | SHARED | {"arch"},

@@ -78,8 +78,8 @@ RING_TAIL_OFFSET: Final = 128  # u64, bytes ever consumed; moved by the controll
 DEFAULT_RING_SIZE: Final = 4 << 20
 SMALLEST_RING_SIZE: Final = 64 << 10
 LARGEST_RING_SIZE: Final = 1 << 30
-RINGS_BUDGET: Final = 64 << 20  # bytes for all rings together, unless somebody wants more
-THREAD_RINGS: Final = 62  # with two CPUs the budget gives each ring 1 MiB
+RINGS_BUDGET: Final = 256 << 20  # bytes for all rings together (sparse), unless somebody wants more
+THREAD_RINGS: Final = 62  # with two CPUs the budget gives each ring 4 MiB
 
 # Event records
 RECORD_MAGIC: Final = 0x5D57

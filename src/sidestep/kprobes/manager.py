@@ -23,6 +23,7 @@ from sidestep.target.base import Change, Detour, Engine, Label
 
 Progress = Callable[[str, int, int], None]
 ROOM_FOR_BUFFER = 160  # bytes of a usual buffer, to make one arena for a whole batch
+KEEPING_INTERVAL = 0.1  # seconds
 TRIES = 4  # for a change that is refused because some thread will just return into its bytes
 
 
@@ -51,7 +52,11 @@ class KprobeManager:
         self.counters = Counters(self._view)
         self.on_event_added: Callable[[EventProgram], None] = lambda program: None
         self.on_events_gone: Callable[[Sequence[int]], None] = lambda indexes: None
+        self.on_rings_left: Callable[[Sequence[int]], None] = lambda rings: None
         self.lock = threading.RLock()
+        self._closing = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="sidestep-keeper", daemon=True)
+        self._keeper.start()
         self._next_index = 0
         self._free_indexes: list[int] = []
 
@@ -318,8 +323,23 @@ class KprobeManager:
             self.registry.detours.clear()
             return problems
 
+    def _keep(self) -> None:
+        """Now and then give the counter blocks of processes that have ended to others."""
+        while not self._closing.wait(KEEPING_INTERVAL):
+            with self.lock:
+                if not self._closing.is_set() and self.engine.shares_pid_namespace:
+                    self._take_back_blocks()
+
+    def _take_back_blocks(self) -> None:
+        for pid, blocks in self.counters.ended(self.engine.is_alive).items():
+            rings = [layout.thread_ring(block, self.engine.cpus) for block in blocks]
+            self.on_rings_left([ring for ring in rings if ring is not None])
+            self.counters.retire(pid, self._next_index)
+
     def close(self) -> None:
         """Let go of the shared memory."""
+        self._closing.set()
+        self._keeper.join()
         self.counters.close()
         self._view.release()
         self.engine.close()

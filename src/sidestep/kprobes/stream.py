@@ -41,6 +41,11 @@ class EventStream:
         with self._lock:
             return self.reader.poll()
 
+    def settle(self, rings: Sequence[int]) -> None:
+        """Take what is left in rings whose writers have ended."""
+        with self._lock:
+            self.reader.settle(rings)
+
     def flush(self, *, skip_holes: bool = False) -> list[Event]:
         """Everything that is there, by time: after the last hit."""
         with self._lock:

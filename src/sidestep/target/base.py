@@ -155,6 +155,17 @@ class Engine(Protocol):
     def settle(self, timeout: float = 1.0) -> bool:
         """Wait until no thread is in code that was taken out: its counters are final then."""
 
+    @property
+    def shares_pid_namespace(self) -> bool:
+        """Whether the pids that the target sees are those that we see."""
+
+    @property
+    def cpus(self) -> int:
+        """Possible CPUs: each has a ring."""
+
+    def is_alive(self, pid: int) -> bool:
+        """Whether a process exists."""
+
     def has_children(self) -> bool:
         """Whether another process has our memory."""
 

@@ -54,8 +54,8 @@ MFD_CLOEXEC, MFD_NOEXEC_SEAL = 1, 8
 
 @dataclass(slots=True)
 class CodeArena:
-    """Read-execute pages for detour buffers, and the process page behind them (private, zero in forked
-    children)."""
+    """Read-execute pages for detour buffers; behind those of the first arena of a session the process page
+    (private, zero in forked children)."""
 
     address: int
     code_size: int
@@ -110,8 +110,7 @@ def create_shared(
             try:
                 ours = os.open(f"/proc/{window.process.pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
                 os.ftruncate(ours, file_size)
-                for offset, size, file_offset in mappings:
-                    _map_shared(calls, address + offset, size, descriptor, file_offset)
+                _map_shared(calls, address, mappings, descriptor)
             finally:
                 calls.call(SYS_CLOSE, descriptor)
         except OSError as error:
@@ -132,25 +131,33 @@ def _memfd(calls: RemoteCalls) -> int:
         raise
 
 
-def _map_shared(calls: RemoteCalls, address: int, size: int, descriptor: int, offset: int) -> None:
-    """Map sparse memory without touching it, even in a process that called mlockall(MCL_FUTURE)."""
+def _map_shared(
+    calls: RemoteCalls, address: int, mappings: Sequence[tuple[int, int, int]], descriptor: int
+) -> None:
+    """Map sparse memory without touching it, even in a process that called mlockall(MCL_FUTURE): that locks
+    only what can be accessed, so access is given when nothing is to be locked any more."""
     flags = MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE
-    calls.call(SYS_MMAP, address, size, PROT_NONE, flags, descriptor, offset)
-    calls.call(SYS_MUNLOCK, address, size)
-    calls.call(SYS_MPROTECT, address, size, PROT_READ | PROT_WRITE)
-    calls.call(SYS_MADVISE, address, size, MADV_DONTDUMP)
+    for offset, size, file_offset in mappings:
+        calls.call(SYS_MMAP, address + offset, size, PROT_NONE, flags, descriptor, file_offset)
+    total = max(offset + size for offset, size, _ in mappings)
+    calls.call(SYS_MUNLOCK, address, total)
+    calls.call(SYS_MPROTECT, address, total, PROT_READ | PROT_WRITE)
+    calls.call(SYS_MADVISE, address, total, MADV_DONTDUMP)
 
 
 def create_arena(window: Window, near: Range, code_size: int, data_size: int) -> CodeArena:
-    """A code arena within reach of `near` (a module's whole range)."""
+    """A code arena within reach of `near` (a module's whole range), with `data_size` bytes of private
+    memory."""
     check_map_count(window.maps, 2)
     arena = CodeArena(find_gap(window.maps, code_size + data_size, near), code_size, data_size)
     flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE
     with window.calls() as calls:
         try:
             calls.call(SYS_MMAP, arena.address, code_size, PROT_READ | PROT_EXEC, flags, 2**64 - 1, 0)
-            calls.call(SYS_MMAP, arena.process_page, data_size, PROT_READ | PROT_WRITE, flags, 2**64 - 1, 0)
-            calls.call(SYS_MADVISE, arena.process_page, data_size, MADV_WIPEONFORK)
+            if data_size:
+                access = PROT_READ | PROT_WRITE
+                calls.call(SYS_MMAP, arena.process_page, data_size, access, flags, 2**64 - 1, 0)
+                calls.call(SYS_MADVISE, arena.process_page, data_size, MADV_WIPEONFORK)
         except OSError as error:
             calls.call(SYS_MUNMAP, arena.address, arena.size)
             subject = f"process {window.process.pid}"

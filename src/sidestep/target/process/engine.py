@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from sidestep import errors
 from sidestep.address import Range
@@ -17,8 +19,9 @@ from sidestep.arch.x86_64.insn import Instruction
 from sidestep.arch.x86_64.liveness import Liveness
 from sidestep.arch.x86_64.recording import Rings
 from sidestep.arch.x86_64.runtime import Runtime
-from sidestep.errors import Refusal, TargetError
+from sidestep.errors import ProbeError, Refusal, TargetError
 from sidestep.events import layout
+from sidestep.spec import SymbolMemory
 from sidestep.target.base import JUMP_SIZE, Buffer, Change, Detour, Label
 from sidestep.target.process import procfs, remains
 from sidestep.target.process.areas import (
@@ -35,6 +38,7 @@ from sidestep.target.process.space import CodeSpace
 from sidestep.target.process.threads import ThreadFacts, thread_facts
 
 DETACH_PATIENCE = 5.0  # seconds for threads to leave the buffers
+RSEQ_OFFSET = SymbolMemory(None, "__rseq_offset")
 POSSIBLE_CPUS = Path("/sys/devices/system/cpu/possible")
 
 
@@ -54,12 +58,21 @@ class InlineEngine:
 
         def begin(window: Window) -> tuple[SharedArea, ThreadFacts]:
             self._refuse_company(window)
-            return create_shared(window, layout.DATA_SIZE, mapping), thread_facts(window)
+            return create_shared(window, layout.DATA_SIZE, mapping), thread_facts(window, self._rseq_offset())
 
         self.shared, self._facts = process.in_window(begin)
         layout.initialise(self.shared.view)
         self.space = CodeSpace(process, self._start_arena, lambda _: self._write_header())
         self._write_header()
+
+    def _rseq_offset(self) -> int | None:
+        """Where the C library says the rseq area of each thread is, from its fs base; None if it says
+        nothing."""
+        try:
+            address = self._resolve_variable(RSEQ_OFFSET)
+            return int.from_bytes(self.process.memory.read(address, 8), "little", signed=True)
+        except (ProbeError, OSError):
+            return None
 
     def _refuse_company(self, window: Window) -> None:
         for session in remains.sessions(self.process.pid, window.maps):
@@ -73,7 +86,7 @@ class InlineEngine:
             controller_start=procfs.read_status(os.getpid()).start_time,
             target_pid=self.process.pid,
             data_address=self.shared.address,
-            ring_count=cpu_count() if self._rings else 0,
+            ring_count=self.ring_count if self._rings else 0,
             ring_size=self._ring_size,
             rings_address=self._rings.address if self._rings else 0,
             arenas=arenas,
@@ -82,15 +95,27 @@ class InlineEngine:
     # Buffers
 
     def _start_arena(self, arena: CodeArena, address: int) -> bytes:
-        runtime = Runtime(address, arena.process_page, self.shared.address)
+        page = self.space.arenas[0].process_page
+        if arena is self.space.arenas[0]:
+            # A child of vfork runs in this memory, too: whose it is must not depend on who comes first.
+            pid = procfs.read_status(self.process.pid).own_pid
+            self.process.memory.write(page + layout.PROCESS_PID_OFFSET, struct.pack("<I", pid))
+        runtime = Runtime(address, page, self.shared.address)
         self._runtimes[arena.address] = runtime
         return runtime.code
 
     def _surroundings(self, arena: CodeArena) -> Surroundings:
         rings = None
         if self._rings is not None:
-            how = "rdpid" if has_rdpid() else "lsl"
-            rings = Rings(self._rings.address, cpu_count(), self._ring_size, how)  # type: ignore[arg-type]
+            how: Literal["rdpid", "lsl"] = "rdpid" if has_rdpid() else "lsl"
+            rings = Rings(
+                self._rings.address,
+                cpu_count(),
+                self._ring_size,
+                how,
+                layout.THREAD_RINGS,
+                self._facts.cpu_offset,
+            )
         return Surroundings(
             runtime=self._runtimes[arena.address],
             by_thread=self._facts.by_thread,
@@ -212,9 +237,8 @@ class InlineEngine:
                 self.forget(label.index)
 
     def _recycle(self, window: Window) -> None:
-        """Free the buffers that nobody runs or will return into; a child that is alive may still use its
-        copy."""
-        if self._retired and not self._children():
+        """Free the buffers that nobody runs or will return into. A child has its own copies of them."""
+        if self._retired:
             spans = [buffer.span for buffer in self._retired]
             busy = in_flight(window, spans)
             self._retired = [buffer for buffer in self._retired if buffer.span in busy]
@@ -239,18 +263,37 @@ class InlineEngine:
     def open_rings(self, wanted: int | None = None) -> SharedArea:
         """The rings, made when the first event is registered. `wanted`: bytes of each."""
         if self._rings is None:
-            self._ring_size = layout.ring_size_for(cpu_count(), wanted)
-            mappings = layout.ring_mappings(cpu_count(), self._ring_size)
-            size = layout.file_size(cpu_count(), self._ring_size)
+            self._ring_size = layout.ring_size_for(self.ring_count, wanted)
+            mappings = layout.ring_mappings(self.ring_count, self._ring_size)
+            size = layout.file_size(self.ring_count, self._ring_size)
             self._rings = self.process.in_window(lambda window: create_shared(window, size, mappings))
             self._write_header()
         return self._rings
+
+    @property
+    def ring_count(self) -> int:
+        return layout.ring_count_for(cpu_count())
 
     @property
     def ring_size(self) -> int:
         return self._ring_size
 
     # Children, and the end
+
+    @property
+    def cpus(self) -> int:
+        return cpu_count()
+
+    @property
+    def shares_pid_namespace(self) -> bool:
+        """See base.Engine; False also when the process has ended."""
+        try:
+            return os.readlink(f"/proc/{self.process.pid}/ns/pid") == os.readlink("/proc/self/ns/pid")
+        except OSError:
+            return False
+
+    def is_alive(self, pid: int) -> bool:
+        return os.path.exists(f"/proc/{pid}")
 
     def has_children(self) -> bool:
         """Whether another process has our memory."""

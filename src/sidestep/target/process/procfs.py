@@ -27,6 +27,7 @@ class Status:
     flags: int
     parent: int
     features: tuple[str, ...] = ()
+    own_pid: int = 0  # its pid in its own pid namespace
 
     def catches(self, *signals: int) -> bool:
         return any(self.caught_signals >> (number - 1) & 1 for number in signals)
@@ -53,6 +54,7 @@ def read_status(pid: int) -> Status:
         start_time=int(numbers[19]),
         flags=int(numbers[6]),
         parent=int(numbers[1]),
+        own_pid=int(fields.get(b"NStgid", str(pid).encode()).split()[-1]),
         features=tuple(fields.get(b"x86_Thread_features", b"").decode("ascii", "replace").split()),
     )
 

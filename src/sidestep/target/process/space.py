@@ -39,7 +39,9 @@ class CodeSpace:
                 f"process {self._process.pid}", errors.TOO_MANY_PROBES, "no room for another code arena"
             )
         arena = self._process.in_window(
-            lambda window: create_arena(window, near, wanted, layout.PROCESS_PAGE_SIZE)
+            lambda window: create_arena(
+                window, near, wanted, layout.PROCESS_PAGE_SIZE if not self.arenas else 0
+            )
         )
         self.arenas.append(arena)
         self._free[arena.address] = []
