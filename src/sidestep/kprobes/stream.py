@@ -24,7 +24,7 @@ class EventStream:
         self.reader = EventReader(view, ring_count, ring_size, Clock())
         self._symbolize = symbolize
         self._lock = threading.Lock()
-        self._stop = threading.Event()
+        self._stopped = False
 
     def add(self, program: EventProgram) -> None:
         self.reader.add([EventDecoder(program, self._symbolize)])
@@ -34,7 +34,7 @@ class EventStream:
 
     def stop(self) -> None:
         """End the iteration in `events` soon; may be called from a signal handler or another thread."""
-        self._stop.set()
+        self._stopped = True
 
     def poll(self) -> list[Event]:
         """The events that are final by now, by time."""
@@ -52,22 +52,24 @@ class EventStream:
             return self.reader.flush(skip_holes=skip_holes)
 
     def events(self, timeout: float | None, alive: Callable[[], bool]) -> Iterator[Event]:
-        """Events by time, until `timeout` seconds are over, `stop()`, or the end of the target and its
-        children."""
+        """Events by time, until `timeout` seconds are over, `stop()`, or the end of the target."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        self._stop.clear()
+        self._stopped = False
         sleep = SHORTEST_SLEEP
         while True:
-            ending = (
-                self._stop.is_set() or (deadline is not None and time.monotonic() >= deadline) or not alive()
-            )
-            found = self.flush() if ending else self.poll()
+            ended = self._stopped or not alive()
+            late = deadline is not None and time.monotonic() >= deadline
+            found = self.flush() if ended else self.poll()
             yield from found
-            if ending:
+            if ended:
+                return
+            if late:
+                # What the first look took is final by the second: nothing older than that can come any more.
+                yield from self.poll()
                 return
             sleep = SHORTEST_SLEEP if found else min(2 * sleep, LONGEST_SLEEP)
             left = sleep if deadline is None else max(min(sleep, deadline - time.monotonic()), 0)
-            self._stop.wait(left)
+            time.sleep(left)
 
     def close(self) -> None:
         self.reader.close()

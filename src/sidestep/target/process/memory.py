@@ -71,6 +71,8 @@ class ProcessMemory:
     def write(self, address: int, data: bytes) -> None:
         """Write through page protections (as a debugger's poke). One page's bytes go in one step."""
         written = os.pwrite(self._file, data, address)
+        if written != len(data) and not self.is_live:
+            raise TargetError(f"process {self.pid}", errors.PROCESS_GONE)
         if written != len(data):
             raise OSError(errno.EFAULT, f"no memory to write at {address + written:#x} in process {self.pid}")
 
