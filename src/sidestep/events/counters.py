@@ -7,7 +7,8 @@ more, and never too high before.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from operator import add
 
 from sidestep.events.layout import (
@@ -36,6 +37,7 @@ class Counters:
         self._cells = shared[COUNTERS_OFFSET:DATA_SIZE].cast("Q")
         self._entries = shared[BLOCKS_OFFSET : block_offset(BLOCK_COUNT - 1) + BLOCK_ENTRY_SIZE].cast("Q")
         self._lost = shared[LOST_OFFSET : LOST_OFFSET + PROBE_CAPACITY * 8].cast("Q")
+        self._fixed: list[tuple[int, BlockEntry]] | None = None
         self._retired: dict[int, list[int]] = {}  # pid -> hits by probe index, of blocks that were taken back
 
     def close(self) -> None:
@@ -46,12 +48,23 @@ class Counters:
 
     def blocks(self) -> list[tuple[int, BlockEntry]]:
         """The blocks in use, with their numbers; those of threads and processes that have ended, too."""
+        if self._fixed is not None:
+            return self._fixed
         # Most entries are zero; asked for each probe, this must not take apart all of them.
         used = [block for block, word in enumerate(self._entries.tolist()[::2]) if word]
         entries = ((block, read_block_entry(self._shared, block)) for block in used)
         return [
             (block, entry) for block, entry in entries if entry.kind != KIND_FREE and block != SCRATCH_BLOCK
         ]
+
+    @contextmanager
+    def fixed_blocks(self) -> Iterator[None]:
+        """Within the `with`, look for blocks only once: for many probes that nobody counts any more."""
+        self._fixed = self.blocks()
+        try:
+            yield
+        finally:
+            self._fixed = None
 
     def totals(self, count: int) -> list[int]:
         """The hits of the probes with the indexes 0 .. `count` - 1."""

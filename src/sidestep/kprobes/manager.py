@@ -181,7 +181,7 @@ class KprobeManager:
                 )
             for placed in touched:
                 self.registry.remove(placed.probe)
-                self._free(placed)
+                self._free([placed])
                 refused.append(Refused(placed.probe.name, failed[placed.address]))
             touched = []
         return refused
@@ -260,20 +260,27 @@ class KprobeManager:
             for placed in removed:
                 self.engine.forget(placed.index)
             settled = self.engine.settle()
-            for placed in removed:
-                placed.probe._release()
+            self._release(removed)
             self.on_events_gone([placed.index for placed in removed])
             if settled and not self.engine.has_children():
-                for placed in removed:
-                    self._free(placed)
+                self._free(removed)
             if unknown:
                 raise ProbeError(unknown[0].name, errors.NOT_REGISTERED)
 
-    def _free(self, placed: Placed) -> None:
-        for index in (placed.index, placed.matched_index):
-            if index is not None:
+    def _release(self, removed: Sequence[Placed]) -> None:
+        """Let the probes keep their final figures."""
+        with self.counters.fixed_blocks():
+            for placed in removed:
+                placed.probe._release()
+
+    def _free(self, removed: Sequence[Placed]) -> None:
+        indexes = [
+            index for placed in removed for index in (placed.index, placed.matched_index) if index is not None
+        ]
+        with self.counters.fixed_blocks():
+            for index in indexes:
                 self.counters.clear(index)
-                self._free_indexes.append(index)
+        self._free_indexes += reversed(indexes)
 
     def switch(self, probes: Sequence[Kprobe], disabled: bool) -> None:
         """Enable or disable probes. Raises ProbeError NOT_REGISTERED before anything is changed."""
@@ -317,10 +324,8 @@ class KprobeManager:
         sentences."""
         with self.lock:
             problems = self.engine.remove(list(self.registry.detours.values()))
-            for placed in list(self.registry):
-                placed.probe._release()
-                self.registry.remove(placed.probe)
-            self.registry.detours.clear()
+            self._release(list(self.registry))
+            self.registry.clear()
             return problems
 
     def _keep(self) -> None:

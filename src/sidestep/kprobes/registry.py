@@ -6,9 +6,10 @@ region and one buffer (see safety.region), so a change of one probe can change i
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Generic, TypeVar
 
 from sidestep.address import Range
 from sidestep.arch.x86_64.detour import Action
@@ -16,6 +17,9 @@ from sidestep.probes import Kprobe
 from sidestep.safety.region import Placement, Region, merge
 from sidestep.symbols.resolve import Location
 from sidestep.target.base import Detour
+
+T = TypeVar("T")
+_BUCKET_BITS = 6  # a few DCRs start in each 64 bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +55,8 @@ class Registry:
         self.detours: dict[int, Detour] = {}
         self.enabled = True
         self._at: dict[int, list[Placed]] = {}
-        self._by_page: dict[int, list[Detour]] = {}
+        self._placed_near = _Near[Placed]()
+        self._detours_near = _Near[Detour]()
 
     def __contains__(self, probe: object) -> bool:
         return probe in self.placed
@@ -62,6 +67,7 @@ class Registry:
     def add(self, placed: Placed) -> None:
         self.placed[placed.probe] = placed
         self._at.setdefault(placed.address, []).append(placed)
+        self._placed_near.add(placed.placement.dcr, placed)
 
     def remove(self, probe: Kprobe) -> Placed:
         placed = self.placed.pop(probe)
@@ -69,27 +75,32 @@ class Registry:
         there.remove(placed)
         if not there:
             del self._at[placed.address]
+        self._placed_near.remove(placed.placement.dcr, placed)
         return placed
 
     def put_detour(self, detour: Detour) -> None:
         self.detours[detour.site] = detour
-        for page in range(detour.site >> 12, (detour.written.end - 1 >> 12) + 1):
-            self._by_page.setdefault(page, []).append(detour)
+        self._detours_near.add(detour.dcr, detour)
 
     def take_detour(self, detour: Detour) -> None:
         del self.detours[detour.site]
-        for page in range(detour.site >> 12, (detour.written.end - 1 >> 12) + 1):
-            self._by_page[page].remove(detour)
+        self._detours_near.remove(detour.dcr, detour)
+
+    def clear(self) -> None:
+        """All probes and detours are gone."""
+        self.placed.clear()
+        self.detours.clear()
+        self._at.clear()
+        self._placed_near, self._detours_near = _Near(), _Near()
 
     def without_jumps(self, address: int, data: bytes) -> bytes:
         """Bytes read from the target at `address`, with those that our jumps replaced put back."""
         end = address + len(data)
-        for page in range(address >> 12, (end - 1 >> 12) + 1):
-            for detour in self._by_page.get(page, ()):
-                low, high = max(address, detour.site), min(end, detour.written.end)
-                if low < high:
-                    original = detour.original[low - detour.site : high - detour.site]
-                    data = data[: low - address] + original + data[high - address :]
+        for detour in self._detours_near.meeting(Range(address, end)):
+            low, high = max(address, detour.site), min(end, detour.written.end)
+            if low < high:
+                original = detour.original[low - detour.site : high - detour.site]
+                data = data[: low - address] + original + data[high - address :]
         return data
 
     def active_at(self, address: int) -> list[Placed]:
@@ -98,21 +109,12 @@ class Registry:
 
     def plans(self, touched: Iterable[Range]) -> list[Plan]:
         """What has to change where probes whose regions are `touched` came, went or were switched."""
-        stretches = self._stretches(touched)
-        placements: list[list[Placement]] = [[] for _ in stretches]
-        starts = [stretch.start for stretch in stretches]
-        for address in self._at:
-            active = self.active_at(address)
-            if active and (index := _find(stretches, starts, active[0].placement.dcr)) is not None:
-                placements[index].append(active[0].placement)
         plans: list[Plan] = []
-        old: list[list[Detour]] = [[] for _ in stretches]
-        for detour in self.detours.values():
-            if (index := _find(stretches, starts, detour.dcr)) is not None:
-                old[index].append(detour)
-        for inside, detours in zip(placements, old, strict=True):
-            left = list(detours)
-            for region in merge(inside):
+        for stretch in self._stretches(touched):
+            left = sorted(self._detours_near.meeting(stretch), key=attrgetter("site"))
+            addresses = dict.fromkeys(placed.address for placed in self._placed_near.meeting(stretch))
+            active = map(self.active_at, addresses)
+            for region in merge(there[0].placement for there in active if there):
                 replaced = tuple(detour for detour in left if detour.dcr.overlaps(region.dcr))
                 left = [detour for detour in left if detour not in replaced]
                 plans.append(Plan(replaced, region))
@@ -121,27 +123,58 @@ class Registry:
 
     def _stretches(self, touched: Iterable[Range]) -> list[Range]:
         """The touched ranges, grown by every region that overlaps them, until none does any more."""
-        wanted = sorted((r.start, r.end, True) for r in touched)
-        others = [
-            (placed[0].placement.dcr.start, placed[0].placement.dcr.end, False)
-            for placed in self._at.values()
-        ]
-        others += [(detour.dcr.start, detour.dcr.end, False) for detour in self.detours.values()]
         stretches: list[Range] = []
-        start = end = -1
-        is_wanted = False
-        for low, high, mark in sorted(wanted + others):
-            if low >= end:
-                if is_wanted:
-                    stretches.append(Range(start, end))
-                start, end, is_wanted = low, high, mark
-            else:
-                end, is_wanted = max(end, high), is_wanted or mark
-        if is_wanted:
-            stretches.append(Range(start, end))
+        for wanted in sorted(touched):
+            if stretches and wanted.start < stretches[-1].end:
+                wanted = Range(stretches[-1].start, max(stretches.pop().end, wanted.end))
+            grown = self._grown(wanted)
+            while stretches and grown.start < stretches[-1].end:
+                grown = self._grown(Range(stretches[-1].start, max(stretches.pop().end, grown.end)))
+            stretches.append(grown)
         return stretches
 
+    def _grown(self, stretch: Range) -> Range:
+        start, end = stretch
+        while True:
+            met = [placed.placement.dcr for placed in self._placed_near.meeting(stretch)]
+            met += [detour.dcr for detour in self._detours_near.meeting(stretch)]
+            for dcr in met:
+                start, end = min(start, dcr.start), max(end, dcr.end)
+            if (start, end) == stretch:
+                return stretch
+            stretch = Range(start, end)
 
-def _find(stretches: list[Range], starts: list[int], dcr: Range) -> int | None:
-    index = bisect_right(starts, dcr.start) - 1
-    return index if index >= 0 and dcr.start < stretches[index].end else None
+
+class _Near(Generic[T]):
+    """Things that lie at ranges of addresses, found by those that they meet."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, list[tuple[Range, T]]] = {}
+
+    def add(self, where: Range, thing: T) -> None:
+        for bucket in _buckets(where):
+            self._buckets.setdefault(bucket, []).append((where, thing))
+
+    def remove(self, where: Range, thing: T) -> None:
+        for bucket in _buckets(where):
+            there = self._buckets[bucket]
+            there.remove((where, thing))
+            if not there:
+                del self._buckets[bucket]
+
+    def meeting(self, where: Range) -> list[T]:
+        """Each thing whose range overlaps this one, once."""
+        first, last = where
+        buckets = self._buckets
+        return list(
+            dict.fromkeys(
+                thing
+                for bucket in _buckets(where)
+                for (start, end), thing in buckets.get(bucket, ())
+                if start < last and first < end
+            )
+        )
+
+
+def _buckets(where: Range) -> range:
+    return range(where.start >> _BUCKET_BITS, (where.end - 1 >> _BUCKET_BITS) + 1)

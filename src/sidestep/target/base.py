@@ -46,7 +46,7 @@ class Label:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Detour:
     """A jump in the text and the buffer that it leads to."""
 
@@ -87,6 +87,9 @@ class Memory(Protocol):
 
     def read_available(self, address: int, size: int) -> bytes:
         """As many of the bytes as there are, from the first on."""
+
+    def write(self, address: int, data: bytes) -> None:
+        """Write through page protections; OSError EFAULT where there is no memory."""
 
 
 class Inspected(Protocol):

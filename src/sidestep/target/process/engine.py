@@ -32,7 +32,7 @@ from sidestep.target.process.areas import (
     processes_that_map,
     unmap,
 )
-from sidestep.target.process.poke import change_text, in_flight, take_out
+from sidestep.target.process.poke import TextChange, in_flight, take_out
 from sidestep.target.process.process import Process, Window, attach
 from sidestep.target.process.space import CodeSpace
 from sidestep.target.process.threads import ThreadFacts, thread_facts
@@ -176,15 +176,17 @@ class InlineEngine:
         for change in changes:
             if change.new is not None:
                 self._note(change.new, lambda index: index not in rewritten)
+        poke = TextChange(changes)
+        retired = [buffer.span for buffer in self._retired]
 
-        def work(window: Window) -> dict[int, Refusal]:
-            refused = change_text(
-                window, changes, lambda detour: self._note(detour, lambda index: index in rewritten)
-            )
-            self._recycle(window)
-            return refused
+        def note(detour: Detour) -> None:
+            self._note(detour, lambda index: index in rewritten)
 
-        refused = self.process.in_window(work)
+        def work(window: Window) -> tuple[dict[int, Refusal], set[Range]]:
+            return poke.make(window, note), in_flight(window, retired) if retired else set()
+
+        refused, busy = self.process.in_window(work)
+        self._recycle(busy)
         gone: list[Detour] = []
         for index, change in enumerate(changes):
             if index in refused:
@@ -236,15 +238,15 @@ class InlineEngine:
             if label.index not in kept:
                 self.forget(label.index)
 
-    def _recycle(self, window: Window) -> None:
-        """Free the buffers that nobody runs or will return into. A child has its own copies of them."""
-        if self._retired:
-            spans = [buffer.span for buffer in self._retired]
-            busy = in_flight(window, spans)
-            self._retired = [buffer for buffer in self._retired if buffer.span in busy]
-            for span in spans:
-                if span not in busy:
-                    self.space.release(span)
+    def _recycle(self, busy: set[Range]) -> None:
+        """Free the buffers that nobody runs or will return into: nothing leads there, so nobody ever will.
+        A child has its own copies of them."""
+        retired, self._retired = self._retired, []
+        for buffer in retired:
+            if buffer.span in busy:
+                self._retired.append(buffer)
+            else:
+                self.space.release(buffer.span)
 
     def settle(self, timeout: float = 1.0) -> bool:
         """Wait until no thread is in a retired buffer: then the counters of what was taken out are final."""

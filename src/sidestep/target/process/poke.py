@@ -7,7 +7,9 @@ in. At every point each thread stands either in code that is as it was, or in a 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 
 from sidestep import errors
 from sidestep.address import Range
@@ -15,8 +17,9 @@ from sidestep.errors import Refusal
 from sidestep.target.base import JUMP_SIZE, Change, Detour
 from sidestep.target.process.process import Window
 from sidestep.target.process.ptrace import Registers
-from sidestep.target.process.stacks import saved_ips
+from sidestep.target.process.stacks import instruction_pointers, lying_in
 from sidestep.target.process.stop import StoppedThread
+from sidestep.target.process.text import Text
 
 
 def effective_ip(registers: Registers) -> int:
@@ -39,31 +42,110 @@ def move(thread: StoppedThread, address: int, original: int) -> None:
     thread.write_back()
 
 
-def change_text(
-    window: Window, changes: Sequence[Change], note: Callable[[Detour], None]
-) -> dict[int, Refusal]:
-    """Make the changes that can be made; `note` is called before a jump is written. Refusals by index."""
-    refused = _check(window, changes)
-    going = [change for index, change in enumerate(changes) if index not in refused]
-    old = [detour for change in going for detour in change.old]
-    new = [change.new for change in going if change.new is not None]
-    for detour in old:
-        window.memory.write(detour.site, detour.original)
-    _move_threads(window, old, new)
-    for detour in new:
-        note(detour)
-        window.memory.write(detour.site, detour.jump)
-    return refused
+class TextChange:
+    """Changes of the text, with all that can be prepared before the stop in which they are made."""
+
+    def __init__(self, changes: Sequence[Change]) -> None:
+        self._changes = changes
+        self._old = [detour for change in changes for detour in change.old]
+        self._new = [change.new for change in changes if change.new is not None]
+        self._written = sorted({detour.written for detour in (*self._old, *self._new)})
+        self._interiors = {
+            ip: index for index, change in enumerate(changes) if change.new for ip in change.new.interior
+        }
+        self._moves = _Moves(self._old, self._new)
+
+    def make(self, window: Window, note: Callable[[Detour], None]) -> dict[int, Refusal]:
+        """Make the changes that can be made. Refusals by index.
+
+        `note` is called for each new detour that comes instead of others, when those are out and before its
+        jump is written.
+        """
+        text = Text(window.memory, self._written)
+        refused = self._check(window, text)
+        old, new, moves = self._old, self._new, self._moves
+        if refused:
+            going = [change for index, change in enumerate(self._changes) if index not in refused]
+            old = [detour for change in going for detour in change.old]
+            new = [change.new for change in going if change.new is not None]
+            moves = _Moves(old, new)
+        for detour in old:
+            text.put(detour.site, detour.original)
+        text.write()
+        moves.move_threads(window)
+        for index, change in enumerate(self._changes):
+            if change.old and change.new is not None and index not in refused:
+                note(change.new)
+        for detour in new:
+            text.put(detour.site, detour.jump)
+        text.write()
+        return refused
+
+    def _check(self, window: Window, text: Text) -> dict[int, Refusal]:
+        """The text is what was planned for, and nobody will return into bytes that are overwritten."""
+        refused: dict[int, Refusal] = {}
+        for index, change in enumerate(self._changes):
+            new = change.new
+            if new is not None and not any(new.written.overlaps(detour.written) for detour in change.old):
+                self._compare(text, new.site, new.original, index, refused)
+            for detour in change.old:
+                self._compare(text, detour.site, detour.jump, index, refused)
+        if self._interiors:
+            for ip in instruction_pointers(window):
+                inside = self._interiors.get(ip)
+                if inside is not None:
+                    refused.setdefault(inside, Refusal(errors.SAVED_IP, f"{ip:#x}"))
+        return refused
+
+    @staticmethod
+    def _compare(text: Text, site: int, wanted: bytes, index: int, refused: dict[int, Refusal]) -> None:
+        found = text.at(site, JUMP_SIZE)
+        if found != wanted:
+            reason = errors.FOREIGN_BREAKPOINT if b"\xcc" in found else errors.FOREIGN_BYTES
+            detail = f"at {site:#x}: {found.hex(' ')} instead of {wanted.hex(' ')}"
+            refused[index] = Refusal(reason, detail)
+
+
+class _Moves:
+    """Threads inside a region go on in its buffer; threads at a copy in an old buffer go where it now is."""
+
+    def __init__(self, old: Sequence[Detour], new: Sequence[Detour]) -> None:
+        # Of two places for one address (behind a system call, and the copy of what follows) the copy comes
+        # last.
+        self._entering = {original: copy for detour in new for original, copy in detour.buffer.boundaries}
+        self._leaving = {copy: original for detour in old for original, copy in detour.buffer.boundaries}
+        self._interior = {address for detour in new for address in detour.interior}
+        self._ends = {detour.dcr.end for detour in new}
+
+    def move_threads(self, window: Window) -> None:
+        for thread in window:
+            here = effective_ip(thread.registers)
+            there = original = self._leaving.get(here, here)
+            # At the site itself a thread takes the jump, unless it was counted there already: it comes from a
+            # buffer, or waits in a system call. Behind the region it has nothing to do with it.
+            counted = here in self._leaving or thread.registers.will_restart
+            inside = there in self._entering and there not in self._ends
+            if inside and (there in self._interior or counted):
+                there = self._entering[there]
+            if there != here:
+                move(thread, there, original)
 
 
 def take_out(window: Window, detours: Sequence[Detour]) -> None:
-    """In a process that inherited them: put the original bytes back wherever the jump is there."""
-    moves: dict[int, int] = {}
+    """In a process that has or inherited them: put the original bytes back wherever the jump is there."""
+    text = Text(window.memory, sorted(detour.written for detour in detours))
     for detour in detours:
-        if window.memory.read_available(detour.site, JUMP_SIZE) == detour.jump:
-            window.memory.write(detour.site, detour.original)
-        if window.memory.read_available(detour.buffer.address, len(detour.buffer.code)) == detour.buffer.code:
-            moves.update((copy, original) for original, copy in detour.buffer.boundaries)
+        if text.at(detour.site, JUMP_SIZE) == detour.jump:
+            text.put(detour.site, detour.original)
+    text.write()
+    by_buffer = sorted(detours, key=attrgetter("buffer.address"))
+    starts = [detour.buffer.address for detour in by_buffer]
+    moves: dict[int, int] = {}
+    for thread in window:
+        at = bisect_right(starts, effective_ip(thread.registers)) - 1
+        buffer = by_buffer[at].buffer if at >= 0 else None
+        if buffer and window.memory.read_available(buffer.address, len(buffer.code)) == buffer.code:
+            moves.update((copy, original) for original, copy in buffer.boundaries)
     evacuate(window, moves)
 
 
@@ -77,49 +159,6 @@ def evacuate(window: Window, moves: Mapping[int, int]) -> None:
 
 def in_flight(window: Window, spans: Sequence[Range]) -> set[Range]:
     """Which of our code spans some thread is in, or will return into."""
-    ips = {thread.registers.rip for thread in window}
-    ips |= saved_ips(window, spans)
-    return {span for span in spans if any(ip in span for ip in ips)}
-
-
-def _check(window: Window, changes: Sequence[Change]) -> dict[int, Refusal]:
-    """In the stop: the text is what was planned for, and nobody will return into bytes that are
-    overwritten."""
-    refused: dict[int, Refusal] = {}
-    arriving = [change.new.dcr for change in changes if change.new is not None and change.new.interior]
-    saved = saved_ips(window, arriving)
-    for index, change in enumerate(changes):
-        expected = {detour.written: detour.jump for detour in change.old}
-        new = change.new
-        if new is not None and not any(new.written.overlaps(written) for written in expected):
-            expected[new.written] = new.original
-        for written, wanted in expected.items():
-            found = window.memory.read_available(written.start, JUMP_SIZE)
-            if found != wanted:
-                reason = errors.FOREIGN_BREAKPOINT if b"\xcc" in found else errors.FOREIGN_BYTES
-                detail = f"at {written.start:#x}: {found.hex(' ')} instead of {wanted.hex(' ')}"
-                refused[index] = Refusal(reason, detail)
-        if new is not None and index not in refused and saved:
-            inside = next((ip for ip in new.interior if ip in saved), None)
-            if inside is not None:
-                refused[index] = Refusal(errors.SAVED_IP, f"{inside:#x}")
-    return refused
-
-
-def _move_threads(window: Window, old: Sequence[Detour], new: Sequence[Detour]) -> None:
-    """Threads inside a region go on in its buffer; threads at a copy in an old buffer go where it now is."""
-    # Of two places for one address (behind a system call, and the copy of what follows) the copy comes last.
-    entering = {original: copy for detour in new for original, copy in detour.buffer.boundaries}
-    interior = {address for detour in new for address in detour.interior}
-    leaving = {copy: original for detour in old for original, copy in detour.buffer.boundaries}
-    ends = {detour.dcr.end for detour in new}
-    for thread in window:
-        here = effective_ip(thread.registers)
-        there = original = leaving.get(here, here)
-        # At the site itself a thread takes the jump, unless it was counted there already: it comes from a
-        # buffer, # or waits in a system call. Behind the region it has nothing to do with it.
-        counted = here in leaving or thread.registers.will_restart
-        if there in entering and there not in ends and (there in interior or counted):
-            there = entering[there]
-        if there != here:
-            move(thread, there, original)
+    ips = instruction_pointers(window)
+    ips.update(thread.registers.rip for thread in window)
+    return lying_in(ips, spans)

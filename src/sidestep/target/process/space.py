@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable
 
 from sidestep import errors
@@ -76,10 +76,8 @@ class CodeSpace:
 
     def _take(self, arena: CodeArena, size: int) -> tuple[int, int] | None:
         free = self._free[arena.address]
-        for index, (room, _) in enumerate(free):
-            if room >= size:
-                return free.pop(index)
-        return None
+        index = bisect_left(free, (size, 0))
+        return free.pop(index) if index < len(free) else None
 
     def release(self, span: Range) -> None:
         """Make a buffer's bytes free. The caller has proved that nothing runs there or will return there."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sidestep.address import Range
 from sidestep.maps import Mapping
@@ -23,21 +23,19 @@ SEGMENTS = struct.pack("<HHHH", 0x33, 0, 0, 0x2B)
 RSP_BEFORE_SEGMENTS, RIP_BEFORE_SEGMENTS = 24, 16
 
 
-def saved_ips(window: Window, ranges: Sequence[Range]) -> set[int]:
-    """The instruction pointers in signal frames that lie in one of `ranges`."""
-    if not ranges:
-        return set()
+def lying_in(addresses: Iterable[int], ranges: Sequence[Range]) -> set[Range]:
+    """Those of `ranges` (without overlaps) that hold one of the addresses."""
     ordered = sorted(ranges)
-    starts = [r.start for r in ordered]
-    return {ip for ip in _interrupted(window) if _is_in(ip, ordered, starts)}
+    starts = [each.start for each in ordered]
+    found = set()
+    for address in addresses:
+        at = bisect_right(starts, address) - 1
+        if at >= 0 and address < ordered[at].end:
+            found.add(ordered[at])
+    return found
 
 
-def _is_in(address: int, ordered: Sequence[Range], starts: Sequence[int]) -> bool:
-    at = bisect_right(starts, address) - 1
-    return at >= 0 and address < ordered[at].end
-
-
-def _interrupted(window: Window) -> set[int]:
+def instruction_pointers(window: Window) -> set[int]:
     """Every instruction pointer that a signal frame will restore; frames on other stacks are followed."""
     starts = [mapping.start for mapping in window.maps]
     found: set[int] = set()
