@@ -120,7 +120,7 @@ def test_before_the_loader_has_run(build: Builder, run: Run) -> None:
     import sidestep.target.process.process as process
 
     program = build("count")
-    launched = process.launch([str(program)])
+    launched = launch([str(program)])
     try:
         modules = read_modules(launched.pid, reader(launched.pid))
         assert modules[0].path == str(program)
