@@ -80,7 +80,7 @@ def test_several_probes_at_one_address_each_count(program: Program) -> None:
 
 def test_exactly_one_way_to_say_where() -> None:
     for wrong in ({}, {"where": "f", "addr": 1}, {"symbol_name": "f", "addr": 1}, {"addr": 1, "offset": 4}):
-        with pytest.raises(ValueError, match="exactly one|addr"):
+        with pytest.raises(ValueError, match=r"exactly one|addr"):
             Kprobe(**wrong)  # type: ignore[arg-type]
 
 

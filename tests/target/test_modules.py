@@ -24,6 +24,7 @@ from sidestep.symbols.elf import ElfFile
 from sidestep.symbols.ifunc import chosen_variant
 from sidestep.symbols.modules import Module, read_modules
 from sidestep.symbols.resolve import resolve, symbolize
+from sidestep.target.process.launch import launch
 
 pytestmark = pytest.mark.process
 
@@ -117,7 +118,6 @@ def test_a_program_that_was_given_to_the_loader_is_the_main_program(build: Build
 
 def test_before_the_loader_has_run(build: Builder, run: Run) -> None:
     """A process that stopped in exec: only the program, its loader and the vdso are there."""
-    import sidestep.target.process.process as process
 
     program = build("count")
     launched = launch([str(program)])
