@@ -5,7 +5,6 @@
 # PYTHON=... chooses the interpreter, TESTS=... the tests ("make test TESTS=tests/unit").
 
 TESTS ?= tests
-BENCHES = $(wildcard bench/bench_*.py)
 SIDESTEP = .venv/installed
 TOOLS = .venv/installed-dev
 
@@ -29,7 +28,7 @@ format: $(TOOLS)
 	.venv/bin/ruff format .
 
 bench: $(SIDESTEP)
-	for bench in $(BENCHES); do .venv/bin/python $$bench || exit 1; done
+	.venv/bin/python bench/run_all.py
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
