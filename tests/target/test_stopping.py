@@ -19,7 +19,7 @@ from sidestep import errors
 from sidestep.address import Range
 from sidestep.errors import TargetError
 from sidestep.maps import read_maps
-from sidestep.target.process import areas, procfs
+from sidestep.target.process import areas, procfs, ptrace
 from sidestep.target.process.launch import launch
 from sidestep.target.process.process import Process, Window, attach
 
@@ -152,6 +152,70 @@ def test_a_stopped_process_stays_stopped(build: Builder, run: Run) -> None:
     running.send()
     running.send()
     assert running.finish().status == 0
+
+
+def test_a_process_that_is_stopped_while_a_thread_is_borrowed_stops(build: Builder, run: Run) -> None:
+    """SIGSTOP cannot be blocked, so it arrives in the middle of our system calls."""
+    running = run(build("count"), "wait")
+    running.expect("ready")
+    process = attach(running.pid)
+
+    def stop_and_borrow(window: Window) -> None:
+        with window.calls() as calls:
+            os.kill(running.pid, signal.SIGSTOP)
+            assert calls.call(GETPID) == running.pid
+
+    process.in_window(stop_and_borrow)
+    process.close()
+    assert wait_for_state(running.pid, "T")
+    os.kill(running.pid, signal.SIGCONT)
+    running.send()
+    running.send()
+    assert running.finish().status == 0
+
+
+def wait_for_state(pid: int, state: str) -> bool:
+    deadline = time.monotonic() + 5
+    while procfs.thread_state(pid, pid) != state and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return procfs.thread_state(pid, pid) == state
+
+
+def test_a_signal_that_takes_the_place_of_the_stop(
+    build: Builder, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel forgets a requested stop when it comes between the look for it and a stop for a signal."""
+    running = run(build("count"), "wait")
+    running.expect("ready")
+    process = attach(running.pid)
+    call, forgotten = ptrace.call, []
+
+    def forget_the_first_stop(request: ptrace.Request, tid: int, *rest: int) -> int:
+        if request is ptrace.Request.INTERRUPT and not forgotten:
+            forgotten.append(tid)
+            os.kill(tid, signal.SIGWINCH)
+            return 0
+        return call(request, tid, *rest)
+
+    monkeypatch.setattr(ptrace, "call", forget_the_first_stop)
+    assert process.in_window(borrow)[0] == running.pid
+    assert forgotten
+    process.close()
+    running.send()
+    running.send()
+    assert running.finish().status == 0
+
+
+def test_who_shares_memory(build: Builder, run: Run) -> None:
+    running, other = run(build("count"), "wait"), run(build("count"), "wait")
+    for each in (running, other):
+        each.expect("ready")
+    assert procfs.share_memory(running.pid, running.pid)
+    assert not procfs.share_memory(running.pid, other.pid)
+    for each in (running, other):
+        each.send()
+        each.send()
+        assert each.finish().status == 0
 
 
 def launched(words: list[str]) -> Process:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from sidestep import errors
 from sidestep.errors import TargetError
 
 PF_KTHREAD = 0x00200000
+SYS_KCMP, KCMP_VM = 312, 1  # <asm/unistd_64.h>, <linux/kcmp.h>
+_syscall = ctypes.CDLL(None).syscall
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,12 @@ def thread_state(pid: int, tid: int) -> str:
     except (FileNotFoundError, ProcessLookupError):
         return "X"
     return stat[stat.rindex(b")") + 2 :].split()[0].decode()
+
+
+def share_memory(pid: int, other: int) -> bool:
+    """Whether two processes run in one address space: a child of vfork does until it calls exec."""
+    result: int = _syscall(SYS_KCMP, pid, other, KCMP_VM, 0, 0)
+    return result == 0
 
 
 def find(name: str) -> int:

@@ -80,6 +80,7 @@ class RemoteCalls:
         self._original = thread.registers.copy()
         self._mask = ptrace.get_signal_mask(thread.tid)
         self.scratch = base
+        self._signal = 0  # what the thread is given when it goes on
 
     @staticmethod
     def size(state: bytes) -> int:
@@ -125,21 +126,27 @@ class RemoteCalls:
         return result
 
     def _run_to_system_call_stop(self) -> None:
-        while True:
-            status = self._resume(Request.SYSCALL)
-            if os.WIFSTOPPED(status & 0xFFFF) and os.WSTOPSIG(status & 0xFFFF) == signal.SIGTRAP | 0x80:
-                return
+        while os.WSTOPSIG(self._resume(Request.SYSCALL) & 0xFFFF) != signal.SIGTRAP | 0x80:
+            pass
 
     def _resume(self, request: Request) -> int:
+        """Run the thread to its next stop. A signal that stopped it is given back to it at the next turn.
+
+        Only SIGSTOP can be one: nothing else is unblocked. A thread that it stops goes on with our call; the
+        process stops when it is let go, as the kernel keeps that in mind.
+        """
         tid = self._thread.tid
-        ptrace.call(request, tid)
+        ptrace.call(request, tid, 0, self._signal)
         status = ptrace.wait(tid, block=True)
         assert status is not None
+        self._signal = 0
         if not os.WIFSTOPPED(status & 0xFFFF):
             self._stop.threads.pop(tid, None)
             if tid == self._stop.pid:
                 self._stop.exit_status = status
             raise TargetError(f"process {self._stop.pid}", errors.PROCESS_GONE)
+        if not ptrace.event_of(status) and os.WSTOPSIG(status & 0xFFFF) == signal.SIGSTOP:
+            self._signal = signal.SIGSTOP
         return status
 
     def leave(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from sidestep import errors
@@ -140,6 +140,9 @@ def _try_to_stop_all(stop: Stop, deadline: float) -> bool:
         for tid in fresh:
             ptrace.call(Request.INTERRUPT, tid)
         stuck = _await(stop, fresh, began + LONGEST_PAUSE)
+        while stuck and not _sleeps(stop.pid, stuck) and time.monotonic() < deadline:
+            # Only the CPU is missing, and they get it sooner while the others are stopped.
+            stuck = _await(stop, stuck, min(time.monotonic() + LONGEST_PAUSE, deadline))
         if stuck:
             release(stop)
             still = _await(stop, stuck, deadline)
@@ -148,6 +151,11 @@ def _try_to_stop_all(stop: Stop, deadline: float) -> bool:
                 names = ", ".join(f"{tid} ({procfs.thread_state(stop.pid, tid)})" for tid in still[:4])
                 raise TargetError(f"process {stop.pid}", errors.THREAD_STUCK, f"thread {names}")
             return False
+
+
+def _sleeps(pid: int, tids: Iterable[int]) -> bool:
+    """Whether one of the threads sleeps in the kernel without interruption."""
+    return any(procfs.thread_state(pid, tid) == "D" for tid in tids)
 
 
 def _seize(pid: int, tid: int) -> bool:
@@ -201,9 +209,10 @@ def _arrived(stop: Stop, tid: int) -> bool:
             stop.thread_exited(tid)
         return True
     # A signal on its way: let the kernel deliver it. The requested stop comes before the handler's first
-    # instruction.
+    # instruction; it is requested again, since a stop for a signal can take the place of the one that was.
     signal_number = os.WSTOPSIG(status & 0xFFFF) if status >> 16 == 0 else 0
     try:
+        ptrace.call(Request.INTERRUPT, tid)
         ptrace.call(Request.CONT, tid, 0, signal_number & 0x7F)
     except ProcessLookupError:
         return True
