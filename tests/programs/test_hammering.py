@@ -13,6 +13,7 @@ from harness.probing import attached, probe_functions
 from harness.programs import comparable, counts, place, run_until_done
 from harness.running import Outcome, Running
 from harness.stepper import disassemble
+from harness.untouched import differences, read_state
 
 Run = Callable[..., Running]
 Bare = Callable[..., Outcome]
@@ -61,6 +62,56 @@ def test_registered_and_unregistered(
     outcome = running.finish()
     assert comparable(outcome) == comparable(expected), str(outcome)
     assert rounds > 1
+
+
+def test_a_child_keeps_its_probes_when_neighbours_come_and_go(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare
+) -> None:
+    name = "forked_early"
+    expected = bare(name)
+    neighbours = [instruction.offset for instruction in disassemble(build(name), {"work"})][1:3]
+    running = run(build(name), "wait")
+    running.expect("ready")
+    with attached(sidestep, running.pid) as target:
+        (probe,) = target.count(place(name, "work")).probes
+
+        def change_region() -> None:
+            for offset in neighbours:
+                (neighbour,) = target.count(place(name, "work", offset)).probes
+                target.unregister_kprobe(neighbour)
+
+        running.send()
+        run_until_done(running, change_region)
+        assert probe.hits == counts(expected)["work"]
+    running.send()
+    outcome = running.finish()
+    assert comparable(outcome) == comparable(expected), str(outcome)
+
+
+def test_probes_come_and_go_while_children_borrow_the_memory(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare
+) -> None:
+    """A child of vfork has our memory in its maps without being a process of its own."""
+    name, size = "vfork", 3000
+    expected = bare(name, size)
+    running = run(build(name), str(size), "wait", time_limit=90)
+    running.expect("ready")
+    before = read_state(running.pid)
+    line: str | None = ""
+    with attached(sidestep, running.pid) as target:
+        (probe,) = target.count(place(name, "work")).probes
+        running.send()
+        while line == "":
+            (neighbour,) = target.count(place(name, "main")).probes
+            target.unregister_kprobe(neighbour)
+            line = running.next_line(patience=0)
+        if line != "done":
+            run_until_done(running)
+        assert probe.hits == counts(expected)["work"]
+    assert not differences(before, read_state(running.pid))
+    running.send()
+    outcome = running.finish()
+    assert comparable(outcome) == comparable(expected), str(outcome)
 
 
 def test_enabled_and_disabled(sidestep: ModuleType, build: Builder, run: Run, bare: Bare) -> None:

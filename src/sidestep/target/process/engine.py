@@ -32,7 +32,7 @@ from sidestep.target.process.areas import (
     processes_that_map,
     unmap,
 )
-from sidestep.target.process.poke import TextChange, in_flight, take_out
+from sidestep.target.process.poke import TextChange, follow, in_flight, take_out
 from sidestep.target.process.process import Process, Window, attach
 from sidestep.target.process.space import CodeSpace
 from sidestep.target.process.threads import ThreadFacts, thread_facts
@@ -53,6 +53,7 @@ class InlineEngine:
         self._ring_size = 0
         self._childless_at = b""
         self._retired: list[Buffer] = []
+        self._stale: list[Detour] = []  # gone from the target, but maybe not from a child
         self._runtimes: dict[int, Runtime] = {}
         mapping = [(0, layout.DATA_SIZE, 0)]
 
@@ -166,7 +167,7 @@ class InlineEngine:
     # Text
 
     def apply(self, changes: Sequence[Change]) -> dict[int, Refusal]:
-        """See base.Engine. Children that inherited an `old` detour are rid of it, too.
+        """See base.Engine. Children that inherited an `old` detour get the `new` one where that can be.
 
         A record must never describe a jump that is not written yet instead of one that is: records of probes
         that have a jump already change in the stop, when that jump is out; those of new probes are written
@@ -182,12 +183,14 @@ class InlineEngine:
         def note(detour: Detour) -> None:
             self._note(detour, lambda index: index in rewritten)
 
-        def work(window: Window) -> tuple[dict[int, Refusal], set[Range]]:
-            return poke.make(window, note), in_flight(window, retired) if retired else set()
+        def work(window: Window) -> tuple[dict[int, Refusal], set[Range], bytes]:
+            refused = poke.make(window, note)
+            return refused, in_flight(window, retired) if retired else set(), last_pid()
 
-        refused, busy = self.process.in_window(work)
+        refused, busy, newest = self.process.in_window(work)
         self._recycle(busy)
         gone: list[Detour] = []
+        followed = [change for i, change in enumerate(changes) if i not in refused and change.old]
         for index, change in enumerate(changes):
             if index in refused:
                 if change.new is not None:
@@ -198,8 +201,11 @@ class InlineEngine:
             for detour in change.old:
                 self._forget(detour, () if change.new is None else (change.new,))
         if gone:
-            for child in self._children():
-                self._in_child(child, lambda window: take_out(window, gone))
+            for child in self._children(newest):
+                try:
+                    self._in_child(child, lambda window: follow(window, followed, self._stale))
+                except (TargetError, OSError):  # stuck, or traced by somebody: `remove` tries again
+                    self._stale += gone
             self._retired += [detour.buffer for detour in gone]
         return refused
 
@@ -301,14 +307,19 @@ class InlineEngine:
         """Whether another process has our memory."""
         return bool(self._children())
 
-    def _children(self) -> list[int]:
-        """Looked for only if a process was made since there was none."""
-        newest = last_pid()
-        if newest == self._childless_at:
+    def _children(self, newest: bytes = b"") -> list[int]:
+        """The other processes that have our memory, each in an address space of its own.
+
+        Looked for only if a process was made since there was none. `newest` is the last pid at a moment when
+        the target was stopped: at others a fork may have taken its pid and not be seen yet.
+        """
+        if last_pid() == self._childless_at:
             return []
-        children = [pid for pid in processes_that_map(self.shared.inode) if pid != self.process.pid]
-        self._childless_at = b"" if children else newest
-        return children
+        main = self.process.pid
+        children = [pid for pid in processes_that_map(self.shared.inode) if pid != main]
+        if newest:
+            self._childless_at = b"" if children else newest
+        return [pid for pid in children if not procfs.share_memory(main, pid)]
 
     def _in_child(self, pid: int, function: Callable[[Window], bool | None]) -> bool:
         """Run in a window of another process that has our memory; True when it is done, or the process is
@@ -320,7 +331,7 @@ class InlineEngine:
                 return True
             raise
         try:
-            return child.in_window(function) is not False
+            return child.in_window(lambda window: not self._is_in(window) or function(window) is not False)
         except TargetError as error:
             if error.reason is errors.PROCESS_GONE:
                 return True
@@ -328,10 +339,16 @@ class InlineEngine:
         finally:
             child.close()
 
+    def _is_in(self, window: Window) -> bool:
+        """False for a process that has executed another program since it was found."""
+        return any(mapping.inode == self.shared.inode for mapping in window.maps)
+
     def remove(self, detours: Sequence[Detour], timeout: float = DETACH_PATIENCE) -> list[str]:
         """Take everything out of every process that has our memory. What could not be removed is returned, in
         sentences; `sidestep clean` can remove it later."""
-        spans = [self.shared.span, *self.space.spans, *([self._rings.span] if self._rings else [])]
+        # The shared area goes last: it says where the others are, should we be killed in between.
+        spans = [*self.space.spans, *([self._rings.span] if self._rings else []), self.shared.span]
+        detours = [*detours, *self._stale]
 
         def leave(window: Window) -> bool:
             take_out(window, detours)
@@ -343,7 +360,11 @@ class InlineEngine:
         deadline = time.monotonic() + timeout
         problems: dict[int, str] = {}
         while members := processes_that_map(self.shared.inode):
+            main = self.process.pid
             for pid in members:
+                if pid != main and procfs.share_memory(main, pid):
+                    problems.setdefault(pid, f"process {pid}: it still uses the memory of process {main}")
+                    continue
                 try:
                     done = self._leave_main(leave) if pid == self.process.pid else self._in_child(pid, leave)
                     if not done:
@@ -352,7 +373,7 @@ class InlineEngine:
                         )
                     else:
                         problems.pop(pid, None)
-                except TargetError as error:
+                except (TargetError, OSError) as error:
                     problems[pid] = str(error)
             if time.monotonic() > deadline:
                 break

@@ -8,7 +8,7 @@ in. At every point each thread stands either in code that is as it was, or in a 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from sidestep import errors
@@ -147,6 +147,33 @@ def take_out(window: Window, detours: Sequence[Detour]) -> None:
         if buffer and window.memory.read_available(buffer.address, len(buffer.code)) == buffer.code:
             moves.update((copy, original) for original, copy in buffer.boundaries)
     evacuate(window, moves)
+
+
+def follow(window: Window, changes: Sequence[Change], stale: Sequence[Detour]) -> None:
+    """Make changes of the target's text in a child that has inherited what was there before.
+
+    What comes instead of a detour goes into the child as well, or its probes would count no more there. Where
+    that cannot be (its arena is younger than the child, the place is in use there) the child is only rid of
+    the old one. `stale` are detours that may still be in use in some child.
+    """
+    news = [change.new for change in changes if change.new is not None]
+    used = in_flight(window, [new.buffer.span for new in news])
+    used.update(detour.buffer.span for detour in stale)
+    possible = [change for change in changes if change.new is None or _has_room(window, change.new, used)]
+    for change in possible:
+        if change.new is not None:
+            window.memory.write(change.new.buffer.address, change.new.buffer.code)
+    refused = TextChange(possible).make(window, lambda detour: None)
+    done = {id(change) for index, change in enumerate(possible) if index not in refused}
+    take_out(window, [detour for change in changes if id(change) not in done for detour in change.old])
+
+
+def _has_room(window: Window, new: Detour, used: Iterable[Range]) -> bool:
+    span = new.buffer.span
+    mapped = any(
+        m.start <= span.start and span.end <= m.end and m.perms == "r-xp" and not m.inode for m in window.maps
+    )
+    return mapped and not any(place.overlaps(span) for place in used)
 
 
 def evacuate(window: Window, moves: Mapping[int, int]) -> None:

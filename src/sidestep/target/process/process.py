@@ -133,7 +133,11 @@ class Process:
         self._tracer = tracer
         self._held: Stop | None = None
         self._gadgets: remote.Gadgets | None = None
-        self._pidfd = os.pidfd_open(pid)
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except ProcessLookupError as error:
+            self.memory.close()
+            raise TargetError(f"process {pid}", errors.PROCESS_GONE) from error
         if procfs.read_status(pid).start_time != status.start_time:
             raise TargetError(f"process {pid}", errors.PROCESS_GONE, "its pid is used by another process now")
 
@@ -160,7 +164,10 @@ class Process:
         """The memory file of an address space that an exec replaced reads as empty: TargetError
         PROCESS_GONE."""
         first = read_maps(self.pid)[0]
-        self.memory.read(first.start, 1)
+        try:
+            self.memory.read(first.start, 1)
+        except OSError as error:  # the old memory still exists, as that of the parent of a vfork
+            raise TargetError(f"process {self.pid}", errors.PROCESS_GONE, "it executes a program") from error
 
     def gadgets(self, maps: Sequence[Mapping]) -> remote.Gadgets:
         """Found once; looked at again each time, since a library can be unloaded."""
