@@ -27,6 +27,7 @@ from sidestep.target.process import procfs, remains
 from sidestep.target.process.engine import InlineEngine
 from sidestep.target.process.launch import launch as launch_process
 from sidestep.target.process.memory import ProcessMemory
+from sidestep.uninterrupted import uninterrupted
 
 Exit = linux.Exit
 
@@ -285,9 +286,13 @@ class Target:
             for session in remains.sessions(self.pid):
                 if not session.controller_alive:
                     remains.clean(self.pid)
-            engine = self._engine = InlineEngine(self.process, self._places.variable)
-            self._places.forbidden = lambda: [engine.shared.span, *engine.space.spans]
-            self._manager = KprobeManager(engine, self._places, self._registry)
+            return uninterrupted(self._put_in)
+        return self._manager
+
+    def _put_in(self) -> KprobeManager:
+        engine = self._engine = InlineEngine(self.process, self._places.variable)
+        self._places.forbidden = lambda: [engine.shared.span, *engine.space.spans]
+        self._manager = KprobeManager(engine, self._places, self._registry)
         return self._manager
 
     def _load(self) -> None:
@@ -315,7 +320,8 @@ class Target:
         manager = self._prepare()
         if self._stream is None:
             assert self._engine is not None
-            rings = self._engine.open_rings(self._ring_size)
+            engine = self._engine
+            rings = uninterrupted(lambda: engine.open_rings(self._ring_size))
             stream = EventStream(
                 memoryview(rings.view), self._engine.ring_count, self._engine.ring_size, self.symbolize
             )
@@ -364,14 +370,20 @@ class Target:
         try:
             if self._manager is not None:
                 problems = self._manager.remove_all()
-                if self._stream is not None:
-                    self._left_over = self._stream.flush(skip_holes=True)
-                    self._stream.close()
+        finally:
+            uninterrupted(self._close)
+        if problems:
+            raise DetachError("\n".join(problems))
+
+    def _close(self) -> None:
+        try:
+            if self._stream is not None:
+                self._left_over = self._stream.flush(skip_holes=True)
+                self._stream.close()
+            if self._manager is not None:
                 self._manager.close()
         finally:
             self.process.close()
-        if problems:
-            raise DetachError("\n".join(problems))
 
 
 def attach(target: int | str, *, allow_seccomp: bool = False, ring_size: int | None = None) -> Target:

@@ -20,6 +20,7 @@ from sidestep.probes import Kprobe, Record
 from sidestep.safety.region import Placement
 from sidestep.symbols.resolve import Location
 from sidestep.target.base import Change, Detour, Engine, Label
+from sidestep.uninterrupted import uninterrupted
 
 Progress = Callable[[str, int, int], None]
 ROOM_FOR_BUFFER = 160  # bytes of a usual buffer, to make one arena for a whole batch
@@ -55,6 +56,7 @@ class KprobeManager:
         self.on_rings_left: Callable[[Sequence[int]], None] = lambda rings: None
         self.lock = threading.RLock()
         self._closing = threading.Event()
+        self._removed = False
         self._keeper = threading.Thread(target=self._keep, name="sidestep-keeper", daemon=True)
         self._keeper.start()
         self._next_index = 0
@@ -70,20 +72,25 @@ class KprobeManager:
         Raises ProbeError for the first refused probe, with everything as it was before.
         """
         with self.lock:
+            if self._removed:
+                raise TargetError("the target", errors.PROCESS_GONE, "it was detached")
             added: list[Placed] = []
             refused: list[Refused] = []
             try:
                 self._place_all(requests, added, refused, partly, progress)
                 refused += self._arm(added, partly, progress)
+                uninterrupted(lambda: self._give_figures(added))
             except BaseException:
-                self._drop(added)
+                uninterrupted(lambda: self._drop(added))
                 raise
-            for placed in added:
-                if placed.probe in self.registry:
-                    placed.probe._attach(Figures(self.counters, placed))
-                    if placed.probe.disabled:
-                        self.engine.show_disabled(_label(placed))
             return refused
+
+    def _give_figures(self, added: Iterable[Placed]) -> None:
+        for placed in added:
+            if placed.probe in self.registry:
+                placed.probe._attach(Figures(self.counters, placed))
+                if placed.probe.disabled:
+                    self.engine.show_disabled(_label(placed))
 
     def _place_all(
         self,
@@ -188,13 +195,15 @@ class KprobeManager:
 
     def _drop(self, added: Iterable[Placed]) -> None:
         """Undo a registration that failed: take out what was armed of it."""
-        touched = []
-        for placed in added:
-            if placed.probe in self.registry:
-                self.registry.remove(placed.probe)
-                touched.append(placed.placement.dcr)
+        there = [self.registry.remove(placed.probe) for placed in added if placed.probe in self.registry]
         if self.engine.alive:
-            self._apply(touched)
+            self._apply([placed.placement.dcr for placed in there])
+        for placed in there:
+            self.engine.forget(placed.index)
+            placed.probe._release()
+        self.on_events_gone([placed.index for placed in there])
+        if self.engine.settle() and not self.engine.has_children():
+            self._free(there)
 
     # Changing the text
 
@@ -218,16 +227,19 @@ class KprobeManager:
                 failures.append((plan, error.refusal))
         if not changes:
             return failures
+        refusals = uninterrupted(lambda: self._change(changes))
+        return failures + [(plans[index], refusal) for index, refusal in refusals.items()]
+
+    def _change(self, changes: Sequence[Change]) -> dict[int, Refusal]:
+        """Change the text, and what is known about it. The refusals by the index of the change."""
         refusals = self.engine.apply(changes)
-        for index, (plan, change) in enumerate(zip(plans, changes, strict=True)):
-            if index in refusals:
-                failures.append((plan, refusals[index]))
-                continue
-            for old in change.old:
-                self.registry.take_detour(old)
-            if change.new is not None:
-                self.registry.put_detour(change.new)
-        return failures
+        for index, change in enumerate(changes):
+            if index not in refusals:
+                for old in change.old:
+                    self.registry.take_detour(old)
+                if change.new is not None:
+                    self.registry.put_detour(change.new)
+        return refusals
 
     def _build(self, plan: Plan, room: int) -> Detour | None:
         region = plan.region
@@ -254,18 +266,21 @@ class KprobeManager:
         """Take probes out; their final figures stay with them. An unknown probe raises after the others are
         done."""
         with self.lock:
-            unknown = [probe for probe in probes if probe not in self.registry]
-            removed = [self.registry.remove(probe) for probe in probes if probe in self.registry]
-            self._change_or_gone(removed)
-            for placed in removed:
-                self.engine.forget(placed.index)
-            settled = self.engine.settle()
-            self._release(removed)
-            self.on_events_gone([placed.index for placed in removed])
-            if settled and not self.engine.has_children():
-                self._free(removed)
-            if unknown:
-                raise ProbeError(unknown[0].name, errors.NOT_REGISTERED)
+            uninterrupted(lambda: self._unregister(probes))
+
+    def _unregister(self, probes: Sequence[Kprobe]) -> None:
+        unknown = [probe for probe in probes if probe not in self.registry]
+        removed = [self.registry.remove(probe) for probe in probes if probe in self.registry]
+        self._change_or_gone(removed)
+        for placed in removed:
+            self.engine.forget(placed.index)
+        settled = self.engine.settle()
+        self._release(removed)
+        self.on_events_gone([placed.index for placed in removed])
+        if settled and not self.engine.has_children():
+            self._free(removed)
+        if unknown:
+            raise ProbeError(unknown[0].name, errors.NOT_REGISTERED)
 
     def _release(self, removed: Sequence[Placed]) -> None:
         """Let the probes keep their final figures."""
@@ -323,17 +338,25 @@ class KprobeManager:
         """Take everything out of the target; the probes keep their figures. What had to stay, in
         sentences."""
         with self.lock:
-            problems = self.engine.remove(list(self.registry.detours.values()))
-            self._release(list(self.registry))
-            self.registry.clear()
-            return problems
+            return uninterrupted(self._remove_all)
+
+    def _remove_all(self) -> list[str]:
+        self._removed = True
+        problems = self.engine.remove(list(self.registry.detours.values()))
+        self._release(list(self.registry))
+        self.registry.clear()
+        return problems
 
     def _keep(self) -> None:
         """Now and then give the counter blocks of processes that have ended to others."""
         while not self._closing.wait(KEEPING_INTERVAL):
-            with self.lock:
+            if not self.lock.acquire(blocking=False):
+                continue  # whoever has it may wait for this thread in `close`
+            try:
                 if not self._closing.is_set() and self.engine.shares_pid_namespace:
                     self._take_back_blocks()
+            finally:
+                self.lock.release()
 
     def _take_back_blocks(self) -> None:
         for pid, blocks in self.counters.ended(self.engine.is_alive).items():

@@ -11,6 +11,7 @@ from sidestep.errors import TargetError
 from sidestep.events import layout
 from sidestep.target.process.areas import PAGE, CodeArena, create_arena
 from sidestep.target.process.process import Process
+from sidestep.uninterrupted import uninterrupted
 
 SMALLEST_ARENA = 64 << 10
 ALIGNMENT = 16
@@ -38,6 +39,9 @@ class CodeSpace:
             raise TargetError(
                 f"process {self._process.pid}", errors.TOO_MANY_PROBES, "no room for another code arena"
             )
+        return uninterrupted(lambda: self._make(near, wanted))
+
+    def _make(self, near: Range, wanted: int) -> CodeArena:
         arena = self._process.in_window(
             lambda window: create_arena(
                 window, near, wanted, layout.PROCESS_PAGE_SIZE if not self.arenas else 0

@@ -1,0 +1,70 @@
+"""Changes that are broken off in the middle, by Ctrl-C or by what a child of the target is in: nothing of the
+target's code may be forgotten, since at the end the memory that it leads to goes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from harness.build import Builder
+from harness.programs import run_until_done
+from harness.running import Running
+from harness.untouched import differences, read_state
+
+Run = Callable[..., Running]
+
+
+def interrupt_main_thread() -> None:
+    """Ctrl-C, and time for it to arrive."""
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGINT)
+    time.sleep(0.05)
+
+
+@pytest.mark.parametrize("window", range(4))
+@pytest.mark.parametrize("place", ["before", "behind"])
+def test_an_interrupt_while_the_target_is_stopped(
+    sidestep: ModuleType, build: Builder, run: Run, monkeypatch: pytest.MonkeyPatch, window: int, place: str
+) -> None:
+    """Python's own Ctrl-C: KeyboardInterrupt somewhere in a call, then `with` detaches."""
+    running = run(build("threads"), "wait")
+    running.expect("ready")
+    before = read_state(running.pid)
+    interrupted = False
+    with pytest.raises(KeyboardInterrupt), sidestep.attach(running.pid) as target:  # noqa: PT012
+        stop, windows = target.process.in_window, 0
+
+        def in_window(function: Callable[[Any], Any]) -> Any:
+            def interrupting(at: Any) -> Any:
+                nonlocal interrupted
+                now = windows == window + 1 and not interrupted
+                interrupted |= now
+                if now and place == "before":
+                    interrupt_main_thread()
+                result = function(at)
+                if now and place == "behind":
+                    interrupt_main_thread()
+                return result
+
+            nonlocal windows
+            windows += 1
+            return stop(interrupting)
+
+        monkeypatch.setattr(target.process, "in_window", in_window)
+        target.trace("threads:work")
+        target.unregister_kprobes(target.probes)
+        target.count("threads:work")
+        assert interrupted
+        raise KeyboardInterrupt  # it was delivered, and could not break anything off
+    assert not differences(before, read_state(running.pid))
+    running.send()
+    run_until_done(running)
+    running.send()
+    assert running.finish().status == 0
