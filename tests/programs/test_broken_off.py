@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from harness.build import Builder
+from harness.probing import attached
 from harness.programs import run_until_done
 from harness.running import Running
-from harness.untouched import differences, read_state
+from harness.untouched import differences, read_areas, read_code, read_state
 
 Run = Callable[..., Running]
 
@@ -66,5 +67,35 @@ def test_an_interrupt_while_the_target_is_stopped(
     assert not differences(before, read_state(running.pid))
     running.send()
     run_until_done(running)
+    running.send()
+    assert running.finish().status == 0
+
+
+def test_a_child_forks_while_its_siblings_are_changed(
+    sidestep: ModuleType, build: Builder, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was not there when the children were listed: it is changed, too."""
+    running = run(build("fork"), "wait")
+    running.expect("ready")
+    with attached(sidestep, running.pid) as target:
+        (probe,) = target.count("fork:work").probes
+        running.send()
+        run_until_done(running)
+        engine = target._engine
+        listed = engine._children
+        first = True
+
+        def without_the_last(*arguments: bytes) -> list[int]:
+            nonlocal first
+            found = sorted(listed(*arguments))
+            first, was_first = False, first
+            return found[:-1] if was_first else found
+
+        monkeypatch.setattr(engine, "_children", without_the_last)
+        last = max(listed())
+        armed = read_code(last, read_areas(last))
+        target.unregister_kprobe(probe)
+        assert not first
+        assert read_code(last, read_areas(last)) != armed
     running.send()
     assert running.finish().status == 0

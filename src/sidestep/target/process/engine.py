@@ -189,25 +189,32 @@ class InlineEngine:
 
         refused, busy, newest = self.process.in_window(work)
         self._recycle(busy)
-        gone: list[Detour] = []
         followed = [change for i, change in enumerate(changes) if i not in refused and change.old]
-        for index, change in enumerate(changes):
-            if index in refused:
-                if change.new is not None:
-                    self._forget(change.new, change.old)
-                    self._retired.append(change.new.buffer)
-                continue
-            gone += change.old
+        if followed:
+            self._change_children(followed, newest)
+        # Only now: while a child has a jump, whoever comes after a killed controller must find its record.
+        for change in followed:
             for detour in change.old:
                 self._forget(detour, () if change.new is None else (change.new,))
-        if gone:
-            for child in self._children(newest):
-                try:
-                    self._in_child(child, lambda window: follow(window, followed, self._stale))
-                except (TargetError, OSError):  # stuck, or traced by somebody: `remove` tries again
-                    self._stale += gone
-            self._retired += [detour.buffer for detour in gone]
+                self._retired.append(detour.buffer)
+        for index in refused:
+            new = changes[index].new
+            if new is not None:
+                self._forget(new, changes[index].old)
+                self._retired.append(new.buffer)
         return refused
+
+    def _change_children(self, changes: Sequence[Change], newest: bytes) -> None:
+        """Make the changes in every child. The target has changed already, so nothing is raised."""
+        seen: set[int] = set()
+        # A child may fork before its turn comes: its own child is met in the next round.
+        while fresh := [pid for pid in self._children(newest) if pid not in seen]:
+            seen.update(fresh)
+            for child in fresh:
+                try:
+                    self._in_child(child, lambda window: follow(window, changes, self._stale))
+                except (TargetError, OSError):  # stuck, or traced by somebody: `remove` tries again
+                    self._stale += [detour for change in changes for detour in change.old]
 
     def _note(self, detour: Detour, concerned: Callable[[int], bool]) -> None:
         """Write the records of those of its probes whose index is `concerned`."""
