@@ -138,6 +138,37 @@ def test_areas_come_and_go_without_a_trace(build: Builder, run: Run) -> None:
     assert running.finish().status == 0
 
 
+SEIZE = """
+import sys
+from sidestep.target.process import ptrace
+ptrace.call(ptrace.Request.SEIZE, int(sys.argv[1]))
+print("seized", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_no_thread_stays_ours_when_another_is_traced_by_somebody(build: Builder, run: Run) -> None:
+    running = run(build("threads"), "100000000", "wait")
+    running.expect("ready")
+    running.send()
+    while len(procfs.threads(running.pid)) < 3:
+        time.sleep(0.01)
+    process = attach(running.pid)
+    last = procfs.threads(running.pid)[-1]
+    words = [sys.executable, "-c", SEIZE, str(last)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"seized\n"
+        with pytest.raises(TargetError) as caught:
+            process.in_window(borrow)
+        assert caught.value.reason is errors.ALREADY_TRACED
+        assert str(other.pid) in str(caught.value)
+        tracers = {tid: procfs.read_status(tid).tracer for tid in procfs.threads(running.pid)}
+        assert tracers == {tid: other.pid if tid == last else 0 for tid in tracers}
+        other.communicate()
+    process.close()
+
+
 def test_a_stopped_process_stays_stopped(build: Builder, run: Run) -> None:
     running = run(build("threads"), "wait")
     running.expect("ready")

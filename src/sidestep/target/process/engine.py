@@ -57,14 +57,18 @@ class InlineEngine:
         self._runtimes: dict[int, Runtime] = {}
         mapping = [(0, layout.DATA_SIZE, 0)]
 
+        self.space = CodeSpace(process, self._start_arena, lambda _: self._write_header())
+
         def begin(window: Window) -> tuple[SharedArea, ThreadFacts]:
+            # In one stop, so that of two controllers the second sees the first.
             self._refuse_company(window)
-            return create_shared(window, layout.DATA_SIZE, mapping), thread_facts(window, self._rseq_offset())
+            facts = thread_facts(window, self._rseq_offset())
+            self.shared = create_shared(window, layout.DATA_SIZE, mapping)
+            layout.initialise(self.shared.view)
+            self._write_header()
+            return self.shared, facts
 
         self.shared, self._facts = process.in_window(begin)
-        layout.initialise(self.shared.view)
-        self.space = CodeSpace(process, self._start_arena, lambda _: self._write_header())
-        self._write_header()
 
     def _rseq_offset(self) -> int | None:
         """Where the C library says the rseq area of each thread is, from its fs base; None if it says

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from sidestep import errors
 from sidestep.errors import TargetError
@@ -132,25 +132,43 @@ def _try_to_stop_all(stop: Stop, deadline: float) -> bool:
     seized: set[int] = set()
     began = time.monotonic()
     while True:
-        fresh = [tid for tid in procfs.threads(stop.pid) if tid not in seized]
-        fresh = [tid for tid in fresh if _seize(stop.pid, tid)]
+        fresh: list[int] = []
+        try:
+            for tid in procfs.threads(stop.pid):
+                if tid not in seized and _seize(stop.pid, tid):
+                    fresh.append(tid)
+        except TargetError:
+            # Only a stopped thread can be detached: those that were seized already would stay ours.
+            _interrupt(fresh)
+            _let_go(stop, fresh, deadline)
+            raise
         if not fresh:
             return True
         seized.update(fresh)
-        for tid in fresh:
-            ptrace.call(Request.INTERRUPT, tid)
+        _interrupt(fresh)
         stuck = _await(stop, fresh, began + LONGEST_PAUSE)
         while stuck and not _sleeps(stop.pid, stuck) and time.monotonic() < deadline:
             # Only the CPU is missing, and they get it sooner while the others are stopped.
             stuck = _await(stop, stuck, min(time.monotonic() + LONGEST_PAUSE, deadline))
         if stuck:
             release(stop)
-            still = _await(stop, stuck, deadline)
-            release(stop)
-            if still:
-                names = ", ".join(f"{tid} ({procfs.thread_state(stop.pid, tid)})" for tid in still[:4])
-                raise TargetError(f"process {stop.pid}", errors.THREAD_STUCK, f"thread {names}")
+            _let_go(stop, stuck, deadline)
             return False
+
+
+def _interrupt(tids: Iterable[int]) -> None:
+    for tid in tids:
+        with suppress(ProcessLookupError):  # ended, and reaped by the kernel: SIGCHLD is ignored
+            ptrace.call(Request.INTERRUPT, tid)
+
+
+def _let_go(stop: Stop, tids: list[int], deadline: float) -> None:
+    """Detach threads that were asked to stop, when they have; raises TargetError THREAD_STUCK."""
+    still = _await(stop, tids, deadline)
+    release(stop)
+    if still:
+        names = ", ".join(f"{tid} ({procfs.thread_state(stop.pid, tid)})" for tid in still[:4])
+        raise TargetError(f"process {stop.pid}", errors.THREAD_STUCK, f"thread {names}")
 
 
 def _sleeps(pid: int, tids: Iterable[int]) -> bool:
@@ -168,7 +186,7 @@ def _seize(pid: int, tid: int) -> bool:
     except PermissionError as error:
         if procfs.thread_state(pid, tid) in "ZX":
             return False
-        tracer = procfs.read_status(pid).tracer
+        tracer = procfs.read_status(tid).tracer
         if tracer:
             raise TargetError(f"process {pid}", errors.ALREADY_TRACED, f"pid {tracer}") from error
         raise TargetError(f"process {pid}", errors.NO_PERMISSION) from error
