@@ -124,12 +124,12 @@ class Victim:
 
     # What /proc says
 
-    def resident(self) -> int:
-        """Bytes of its memory that are resident, counted exactly."""
+    def memory(self, name: str) -> int:
+        """Bytes of its memory that are resident, counted exactly: `Rss`, or `Private_Dirty` and so on."""
         for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Rss:"):
+            if line.startswith(f"{name}:"):
                 return int(line.split()[1]) << 10
-        raise RuntimeError("no Rss in smaps_rollup")
+        raise RuntimeError(f"no {name} in smaps_rollup")
 
 
 def _end(number: int, frame: FrameType | None) -> None:
