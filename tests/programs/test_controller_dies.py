@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -16,7 +17,8 @@ import pytest
 from harness.build import Builder
 from harness.programs import comparable, counts, place, run_until_done
 from harness.running import Outcome, Running
-from harness.untouched import differences, read_state
+from harness.untouched import differences, read_areas, read_state
+from sidestep.events import layout
 
 Run = Callable[..., Running]
 Bare = Callable[..., Outcome]
@@ -52,10 +54,14 @@ def kill(controller: subprocess.Popen[bytes]) -> None:
     controller.stdout.close()
 
 
-def clean(running: Running) -> None:
+def run_clean(running: Running) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "sidestep", "clean", "-p", str(running.pid)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
+
+
+def clean(running: Running) -> None:
+    done = run_clean(running)
     assert done.returncode == 0, done.stderr
 
 
@@ -141,3 +147,51 @@ def test_a_second_controller_is_told_who_is_there(sidestep: ModuleType, build: B
         assert not told or str(controller.pid) in told
     finally:
         kill(controller)
+
+
+def shared_memory(pid: int) -> int:
+    """Where the session's header is."""
+    return next(area.start for area in read_areas(pid) if "sidestep" in area.path)
+
+
+def left_behind(run: Run, build: Builder) -> Running:
+    """A program with a probe on `work` whose controller is dead."""
+    running = run(build("threads"), "wait")
+    running.expect("ready")
+    controller = start_controller(STAYING, running, [place("threads", "work")])
+    assert controller.stdout is not None
+    controller.stdout.readline()
+    kill(controller)
+    return running
+
+
+def finish(running: Running, bare: Bare) -> None:
+    running.send()
+    run_until_done(running)
+    running.send()
+    outcome = running.finish()
+    assert comparable(outcome) == comparable(bare("threads")), str(outcome)
+
+
+def test_an_arena_that_is_none_is_left_alone(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare
+) -> None:
+    """The program has overwritten the header: it says that its stack is ours."""
+    running = left_behind(run, build)
+    stack = next(area for area in read_areas(running.pid) if area.path == "[stack]")
+    with open(f"/proc/{running.pid}/mem", "r+b", buffering=0) as memory:
+        memory.seek(shared_memory(running.pid) + layout.ARENAS_OFFSET)
+        memory.write(struct.pack("<QQ", stack.start, stack.end - stack.start))
+    assert "overwritten" in run_clean(running).stdout
+    assert stack.start in {area.start for area in read_areas(running.pid)}
+    finish(running, bare)
+
+
+def test_what_a_jump_leads_to_stays(sidestep: ModuleType, build: Builder, run: Run, bare: Bare) -> None:
+    """The program has overwritten the table of probes: there is a jump that nobody can take out."""
+    running = left_behind(run, build)
+    with open(f"/proc/{running.pid}/mem", "r+b", buffering=0) as memory:
+        memory.seek(shared_memory(running.pid) + layout.PROBES_OFFSET)
+        memory.write(bytes(layout.PROBE_RECORD_SIZE))
+    assert "a jump at" in run_clean(running).stdout
+    finish(running, bare)

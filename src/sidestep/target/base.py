@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 JUMP_SIZE = 5
 
 
+def jump(site: int, target: int) -> bytes:
+    """The jump at `site` to `target`, which is within reach."""
+    return b"\xe9" + (target - (site + JUMP_SIZE)).to_bytes(4, "little", signed=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A detour buffer, ready to be entered at `address`.
@@ -62,8 +67,7 @@ class Detour:
 
     @property
     def jump(self) -> bytes:
-        displacement = self.buffer.address - (self.site + JUMP_SIZE)
-        return b"\xe9" + displacement.to_bytes(4, "little", signed=True)
+        return jump(self.site, self.buffer.address)
 
     @property
     def written(self) -> Range:

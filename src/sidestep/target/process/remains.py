@@ -1,14 +1,17 @@
 """Sessions found in a process: whose they are, what they hold, and how to take out those of a dead
 controller.
 
-All is read from the target's memory and may have been overwritten by the program: a record is believed only
-as far as the text in memory holds exactly the jump that it describes.
+All is read from the target's memory and may have been overwritten by the program. A record is believed only
+as far as it describes a jump into a code arena and the text in memory holds exactly that jump; an arena only
+if what is mapped there looks like one; and no arena goes while a jump leads into it.
 """
 
 from __future__ import annotations
 
+import os
+import struct
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sidestep import errors
@@ -16,13 +19,15 @@ from sidestep.address import Range
 from sidestep.errors import TargetError
 from sidestep.events import layout
 from sidestep.maps import Mapping, read_maps
+from sidestep.target.base import JUMP_SIZE, jump
 from sidestep.target.process import procfs
-from sidestep.target.process.areas import MEMFD_PATH, processes_that_map, unmap
+from sidestep.target.process.areas import MEMFD_PATH, PAGE, processes_that_map, unmap
 from sidestep.target.process.memory import ProcessMemory
 from sidestep.target.process.poke import evacuate, in_flight
 from sidestep.target.process.process import Window, attach
 
 PATIENCE = 5.0  # seconds for threads to leave code of ours
+PRESENT, SWAPPED, OF_FILE = 1 << 63, 1 << 62, 1 << 61  # bits of an entry of /proc/PID/pagemap
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,50 +116,96 @@ def clean(pid: int, *, even_if_alive: bool = False) -> Cleaned:
                 f"process {pid}", errors.OTHER_SESSION, f"controller {session.header.controller_pid}"
             )
         for member in processes_that_map(session.inode):
-            restored, done = _clean_one(member, session.inode)
-            complete &= done
+            restored, left = _clean_one(member, session.inode)
+            complete &= left is None
             lines.append(
                 f"process {member}: {restored} probepoints restored, "
-                + (
-                    "nothing of ours is left"
-                    if done
-                    else "a thread is still in our code: its memory stays, try again"
-                )
+                + ("nothing of ours is left" if left is None else f"{left}: our memory stays there")
             )
     return Cleaned("\n".join(lines), complete)
 
 
-def _clean_one(pid: int, inode: int) -> tuple[int, bool]:
+def _clean_one(pid: int, inode: int) -> tuple[int, str | None]:
+    """How many jumps were taken out, and what keeps our memory there, if anything."""
     process = attach(pid, allow_seccomp=True)
     try:
         deadline = time.monotonic() + PATIENCE
         restored = 0
         while True:
-            more, done = process.in_window(lambda window: _clean_in(window, inode))
+            more, left = process.in_window(lambda window: _clean_in(window, inode))
             restored += more
-            if done or time.monotonic() > deadline:
-                return restored, done
+            if left is None or time.monotonic() > deadline:
+                return restored, left
             time.sleep(0.002)
     finally:
         process.close()
 
 
-def _clean_in(window: Window, inode: int) -> tuple[int, bool]:
+def _clean_in(window: Window, inode: int) -> tuple[int, str | None]:
     mine = [session for session in sessions(window.process.pid, window.maps) if session.inode == inode]
     if not mine:
-        return 0, True
+        return 0, None
     session = mine[0]
+    arenas = session.arenas
+    for arena in arenas:
+        if not _looks_like_arena(window, arena):
+            return 0, f"the program has overwritten where our code is ({arena} is not ours)"
     restored = 0
     for record in session.records:
-        if (
-            record.patched
-            and window.memory.read_available(record.site, len(record.patched)) == record.patched
-        ):
+        if window.memory.read_available(record.site, JUMP_SIZE) == record.patched:
+            if not _is_into(record, arenas):
+                return restored, f"the program has overwritten where the jump at {record.site:#x} leads to"
             window.memory.write(record.site, record.original)
             restored += 1
-    evacuate(window, {copy: original for record in session.records for original, copy in record.moves})
-    if in_flight(window, session.arenas):
-        return restored, False
-    spans = [*session.arenas, *(Range(m.start, m.end) for m in session.mappings)]
-    unmap(window, spans)
-    return restored, True
+    believed = [record for record in session.records if _is_into(record, arenas)]
+    evacuate(window, {copy: original for record in believed for original, copy in record.moves})
+    if in_flight(window, arenas):
+        return restored, "a thread is still in our code"
+    for site in _jumps_into(window, arenas):
+        return restored, f"a jump at {site:#x} leads there that is not in our table any more"
+    unmap(window, [*arenas, *(Range(m.start, m.end) for m in session.mappings)])
+    return restored, None
+
+
+def _looks_like_arena(window: Window, arena: Range) -> bool:
+    """Only private memory without a name: code, and at the end perhaps a process page."""
+    there = [m for m in window.maps if m.start < arena.end and arena.start < m.end]
+    data = arena.end - layout.PROCESS_PAGE_SIZE
+    return bool(there) and all(
+        not m.path and (m.perms == "r-xp" or (m.perms == "rw-p" and m.start >= data)) for m in there
+    )
+
+
+def _is_into(record: layout.ProbeRecord, arenas: Iterable[Range]) -> bool:
+    """Whether it describes a jump into one of the arenas."""
+    return (
+        len(record.original) == JUMP_SIZE
+        and any(record.buffer in arena for arena in arenas)
+        and abs(record.buffer - record.site) < 1 << 31
+        and record.patched == jump(record.site, record.buffer)
+    )
+
+
+def _jumps_into(window: Window, arenas: Sequence[Range]) -> Iterator[int]:
+    """Where there is a jump into one of the arenas, in the pages of text that were written to."""
+    for page in _written_text(window):
+        code = window.memory.read_available(page - JUMP_SIZE + 1, PAGE + 2 * (JUMP_SIZE - 1))
+        at = -1
+        while (at := code.find(b"\xe9", at + 1)) >= 0:
+            if at + JUMP_SIZE <= len(code):
+                site = page - JUMP_SIZE + 1 + at
+                target = site + JUMP_SIZE + struct.unpack_from("<i", code, at + 1)[0]
+                if any(target in arena for arena in arenas):
+                    yield site
+
+
+def _written_text(window: Window) -> Iterator[int]:
+    """The pages of private file mappings with code that are copies of their own (proc_pid_pagemap(5))."""
+    with open(f"/proc/{window.process.pid}/pagemap", "rb", buffering=0) as file:
+        for mapping in window.maps:
+            if mapping.inode and "x" in mapping.perms and "p" in mapping.perms:
+                size = (mapping.end - mapping.start) // PAGE * 8
+                entries = os.pread(file.fileno(), size, mapping.start // PAGE * 8)
+                for number, (entry,) in enumerate(struct.iter_unpack("<Q", entries)):
+                    if entry & (PRESENT | SWAPPED) and not entry & OF_FILE:
+                        yield mapping.start + number * PAGE
