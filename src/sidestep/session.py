@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
@@ -71,7 +72,8 @@ class Target:
         self._lock = threading.RLock()
         self._left_over: Sequence[Event] = []
         self._places.refresh()
-        atexit.register(self.detach)
+        self._owner = os.getpid()
+        atexit.register(self._detach_at_exit)
 
     def __enter__(self) -> Target:
         return self
@@ -365,7 +367,7 @@ class Target:
             if self._detached:
                 return
             self._detached = True
-        atexit.unregister(self.detach)
+        atexit.unregister(self._detach_at_exit)
         problems: Sequence[str] = []
         try:
             if self._manager is not None:
@@ -374,6 +376,11 @@ class Target:
             uninterrupted(self._close)
         if problems:
             raise DetachError("\n".join(problems))
+
+    def _detach_at_exit(self) -> None:
+        """Not at the exit of a process that the controller forked: the probes are still its parent's."""
+        if os.getpid() == self._owner:
+            self.detach()
 
     def _close(self) -> None:
         try:

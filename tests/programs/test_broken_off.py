@@ -3,7 +3,10 @@ target's code may be forgotten, since at the end the memory that it leads to goe
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -97,5 +100,32 @@ def test_a_child_forks_while_its_siblings_are_changed(
         target.unregister_kprobe(probe)
         assert not first
         assert read_code(last, read_areas(last)) != armed
+    running.send()
+    assert running.finish().status == 0
+
+
+FORKING_CONTROLLER = """
+import os, sys, sidestep, sidestep.sessions
+target = sidestep.attach(int(sys.argv[1]))
+target.count("threads:work")
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(sidestep.sessions.sessions_text(int(sys.argv[1])))
+"""
+
+
+def test_a_child_of_the_controller_leaves_the_probes(build: Builder, run: Run) -> None:
+    """Its exit runs what was registered to run at the exit of its parent."""
+    running = run(build("threads"), "wait")
+    running.expect("ready")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-c", FORKING_CONTROLLER, str(running.pid)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "work+0x0" in done.stdout
+    running.send()
+    run_until_done(running)
     running.send()
     assert running.finish().status == 0
