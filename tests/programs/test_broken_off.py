@@ -129,3 +129,35 @@ def test_a_child_of_the_controller_leaves_the_probes(build: Builder, run: Run) -
     run_until_done(running)
     running.send()
     assert running.finish().status == 0
+
+
+IN_A_NAMESPACE = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+assert libc.unshare(0x20000000) == 0  # CLONE_NEWPID
+child = os.fork()
+if child == 0:
+    sys.stdin.readline()
+    os._exit(0)
+print("ready", flush=True)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a pid namespace takes root")
+def test_a_child_in_a_pid_namespace_is_alive(sidestep: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is called 1 there: its counters must not be given to others because nobody here is."""
+    words = [sys.executable, "-c", "input()\n" + IN_A_NAMESPACE]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        with attached(sidestep, running.pid) as target:
+            target.count("libc:getppid")
+            running.stdin.write(b"\n")
+            assert running.stdout.readline() == b"ready\n"
+            exists = os.path.exists
+            monkeypatch.setattr(os.path, "exists", lambda path: path != "/proc/1" and exists(path))
+            assert target._engine.is_alive(1)
+            assert not target._engine.is_alive(2**22 - 1)
+        running.stdin.write(b"\n")
+        assert running.wait(20) == 0

@@ -316,6 +316,31 @@ def claim(shared: memoryview, block: int, pid: int, kind: int, hits: dict[int, i
         struct.pack_into("<Q", shared, layout.counter_offset(block, index), count)
 
 
+def test_a_sum_that_is_read_while_blocks_are_taken_back(
+    shared: memoryview, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the retired hits and those of the blocks: none is missed, none counted twice."""
+    claim(shared, 2, 10, layout.KIND_THREAD, {0: 5})
+    claim(shared, 3, 11, layout.KIND_THREAD, {0: 7})
+    counters = Counters(shared)
+    counters.retire(11, 1)
+    blocks, first = counters.blocks, True
+
+    def retiring() -> list[tuple[int, layout.BlockEntry]]:
+        nonlocal first
+        if first:
+            first = False
+            counters.retire(10, 1)
+        return blocks()
+
+    monkeypatch.setattr(counters, "blocks", retiring)
+    assert counters.by_pid(0) == {10: 5, 11: 7}
+    claim(shared, 2, 12, layout.KIND_THREAD, {0: 9})
+    first = True
+    assert counters.totals(1) == [21]
+    counters.close()
+
+
 def test_sums_of_counters(shared: memoryview) -> None:
     claim(shared, 2, 10, layout.KIND_THREAD, {0: 1, 2: 5})
     claim(shared, 3, 10, layout.KIND_PROCESS, {2: 10})

@@ -6,10 +6,13 @@ more, and never too high before.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import add
+from typing import TypeVar
 
 from sidestep.events.layout import (
     BLOCK_COUNT,
@@ -28,17 +31,20 @@ from sidestep.events.layout import (
     read_block_entry,
 )
 
+T = TypeVar("T")
+
 
 class Counters:
-    """The counters in a mapping of the shared memory. To read them disturbs nobody."""
+    """The counters in a mapping of the shared memory. To read them disturbs nobody; any thread may."""
 
     def __init__(self, shared: memoryview) -> None:
         self._shared = shared
         self._cells = shared[COUNTERS_OFFSET:DATA_SIZE].cast("Q")
         self._entries = shared[BLOCKS_OFFSET : block_offset(BLOCK_COUNT - 1) + BLOCK_ENTRY_SIZE].cast("Q")
         self._lost = shared[LOST_OFFSET : LOST_OFFSET + PROBE_CAPACITY * 8].cast("Q")
-        self._fixed: list[tuple[int, BlockEntry]] | None = None
+        self._fixed = threading.local()  # `blocks`: what `fixed_blocks` found, for the thread that is in it
         self._retired: dict[int, list[int]] = {}  # pid -> hits by probe index, of blocks that were taken back
+        self._moves = 0  # odd while `retire` moves hits there
 
     def close(self) -> None:
         """Lets go of the mapping."""
@@ -48,8 +54,9 @@ class Counters:
 
     def blocks(self) -> list[tuple[int, BlockEntry]]:
         """The blocks in use, with their numbers; those of threads and processes that have ended, too."""
-        if self._fixed is not None:
-            return self._fixed
+        fixed: list[tuple[int, BlockEntry]] | None = getattr(self._fixed, "blocks", None)
+        if fixed is not None:
+            return fixed
         # Most entries are zero; asked for each probe, this must not take apart all of them.
         used = [block for block, word in enumerate(self._entries.tolist()[::2]) if word]
         entries = ((block, read_block_entry(self._shared, block)) for block in used)
@@ -60,14 +67,33 @@ class Counters:
     @contextmanager
     def fixed_blocks(self) -> Iterator[None]:
         """Within the `with`, look for blocks only once: for many probes that nobody counts any more."""
-        self._fixed = self.blocks()
+        self._fixed.blocks = self.blocks()
         try:
             yield
         finally:
-            self._fixed = None
+            self._fixed.blocks = None
+
+    def _unmoved(self, read: Callable[[], T]) -> T:
+        """What `read` says while no hits move. Without a lock: a signal handler may read, too."""
+        while True:
+            moves = self._moves
+            if moves % 2:
+                time.sleep(0)
+                continue
+            try:
+                found = read()
+            except RuntimeError:  # a pid was added to `_retired` meanwhile
+                if moves == self._moves:
+                    raise
+                continue
+            if moves == self._moves:
+                return found
 
     def totals(self, count: int) -> list[int]:
         """The hits of the probes with the indexes 0 .. `count` - 1."""
+        return self._unmoved(lambda: self._totals(count))
+
+    def _totals(self, count: int) -> list[int]:
         sums = [0] * count
         for cells in self._retired.values():
             sums[: len(cells)] = map(add, sums, cells[:count])
@@ -81,6 +107,9 @@ class Counters:
 
     def by_pid(self, index: int) -> Counter[int]:
         """The hits of a probe by pid, as the process itself sees it; pid 0: what found no block."""
+        return self._unmoved(lambda: self._by_pid(index))
+
+    def _by_pid(self, index: int) -> Counter[int]:
         hits: Counter[int] = Counter()
         for pid, cells in self._retired.items():
             hits[pid] += cells[index] if index < len(cells) else 0
@@ -116,8 +145,16 @@ class Counters:
         """Takes back the blocks of a process that has ended, so that others can claim them; its hits stay.
 
         `count` is one more than the highest probe index in use. The rings that go with the blocks must be
-        settled before (EventReader.settle), since their next owners write on where the last ones stopped.
+        settled before (EventReader.settle), since their next owners write on where the last ones stopped. One
+        thread at a time.
         """
+        self._moves += 1
+        try:
+            self._retire(pid, count)
+        finally:
+            self._moves += 1
+
+    def _retire(self, pid: int, count: int) -> None:
         for block, entry in self.blocks():
             if entry.pid != pid or block < FIRST_FREE_BLOCK:
                 continue

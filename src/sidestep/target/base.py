@@ -171,7 +171,7 @@ class Engine(Protocol):
         """Possible CPUs: each has a ring."""
 
     def is_alive(self, pid: int) -> bool:
-        """Whether a process exists."""
+        """Whether a process exists that is called so by us, or by itself."""
 
     def has_children(self) -> bool:
         """Whether another process has our memory."""

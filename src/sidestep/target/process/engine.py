@@ -8,6 +8,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -312,7 +313,8 @@ class InlineEngine:
             return False
 
     def is_alive(self, pid: int) -> bool:
-        return os.path.exists(f"/proc/{pid}")
+        """See base.Engine. A child in a pid namespace of its own has a number there that we may not have."""
+        return os.path.exists(f"/proc/{pid}") or any(map(partial(_is_called, pid), self._children()))
 
     def has_children(self) -> bool:
         """Whether another process has our memory."""
@@ -407,6 +409,14 @@ class InlineEngine:
         self.shared.close()
         if self._rings is not None:
             self._rings.close()
+
+
+def _is_called(own_pid: int, pid: int) -> bool:
+    """Whether the process has that pid in its own pid namespace."""
+    try:
+        return procfs.read_status(pid).own_pid == own_pid
+    except TargetError:
+        return False
 
 
 def cpu_count() -> int:
