@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -41,6 +42,28 @@ while True:
 STAYING = CONTROLLER.replace("    target.detach()", "    import time; time.sleep(60)")
 
 
+# Is killed right before a system call of a kind in the target: CALL, N (the Nth of them).
+KILLED_AT_A_CALL = """
+import os, sys
+from sidestep.target.process.remote import RemoteCalls
+wanted, left = int(sys.argv[-2]), int(sys.argv[-1])
+call = RemoteCalls.call
+def counted(self, number, *arguments):
+    global left
+    left -= number == wanted
+    if not left:
+        os.kill(os.getpid(), 9)
+    return call(self, number, *arguments)
+RemoteCalls.call = counted
+import sidestep
+target = sidestep.attach(int(sys.argv[1]))
+target.count(sys.argv[2])
+target.trace(sys.argv[2])
+target.detach()
+"""
+MMAP, MPROTECT, MUNMAP, MADVISE, CLOSE, MEMFD_CREATE = 9, 10, 11, 28, 3, 319
+
+
 def start_controller(script: str, running: Running, places: list[str]) -> subprocess.Popen[bytes]:
     words = [sys.executable, "-c", script, str(running.pid), *places]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -48,7 +71,8 @@ def start_controller(script: str, running: Running, places: list[str]) -> subpro
 
 
 def kill(controller: subprocess.Popen[bytes]) -> None:
-    os.killpg(controller.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(controller.pid, signal.SIGKILL)
     controller.wait()
     assert controller.stdout is not None
     controller.stdout.close()
@@ -106,6 +130,33 @@ def test_remains_are_taken_away(
     running.send()
     outcome = running.finish()
     assert comparable(outcome) == comparable(expected), str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [
+        *[(MMAP, 1), (MPROTECT, 1), (CLOSE, 1)],  # the shared area
+        *[(MMAP, 2), (MPROTECT, 2), (MADVISE, 2)],  # a code arena
+        *[(MMAP, 3), (MMAP, 4), (CLOSE, 2)],  # the rings
+        *[(MUNMAP, 1), (MUNMAP, 2), (MUNMAP, 3)],
+    ],
+)
+def test_remains_of_a_session_that_had_just_begun_or_ended(
+    sidestep: ModuleType, build: Builder, run: Run, call: int, number: int
+) -> None:
+    running = run(build("threads"), "wait")
+    running.expect("ready")
+    before = read_state(running.pid)
+    arguments = [place("threads", "work"), str(call), str(number)]
+    controller = start_controller(KILLED_AT_A_CALL, running, arguments)
+    assert controller.wait(60) == -signal.SIGKILL
+    kill(controller)
+    clean(running)
+    assert not differences(before, read_state(running.pid))
+    running.send()
+    run_until_done(running)
+    running.send()
+    assert running.finish().status == 0
 
 
 def test_the_next_controller_takes_the_remains_away(

@@ -11,7 +11,7 @@ import errno
 import itertools
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +19,11 @@ from sidestep import errors
 from sidestep.address import Range
 from sidestep.errors import TargetError
 from sidestep.maps import Mapping, parse_maps
+from sidestep.target.process import procfs
 from sidestep.target.process.process import Window
 from sidestep.target.process.remote import RemoteCalls, explain
 
 PAGE = 4096
-NAME = b"sidestep"
 REACH = (1 << 31) - (1 << 20)  # of a rel32 jump, less room for the code arena itself
 LOWEST, HIGHEST = 1 << 20, (1 << 47) - PAGE
 MEMFD_PATH = "/memfd:sidestep"
@@ -96,14 +96,15 @@ def create_shared(
 ) -> SharedArea:
     """A new memfd of `file_size` bytes, mapped in the target by `mappings`: (offset from the area's start,
     size, file offset). It is created by the target, opened by us through /proc, and its descriptor closed
-    there again.
+    there again. Its name says whose it is, from its first moment on.
     """
     total = max(offset + size for offset, size, _ in mappings)
     check_map_count(window.maps, len(mappings))
     address = find_gap(window.maps, total)
     subject = f"process {window.process.pid}"
+    name = f"sidestep:{os.getpid()}:{procfs.read_status(os.getpid()).start_time}\0".encode()
     with window.calls() as calls:
-        window.memory.write(calls.scratch, NAME + b"\0")
+        window.memory.write(calls.scratch, name)
         ours = -1
         try:
             descriptor = _memfd(calls)
@@ -145,18 +146,25 @@ def _map_shared(
     calls.call(SYS_MADVISE, address, total, MADV_DONTDUMP)
 
 
-def create_arena(window: Window, near: Range, code_size: int, data_size: int) -> CodeArena:
+def create_arena(
+    window: Window,
+    near: Range,
+    code_size: int,
+    data_size: int,
+    announce: Callable[[CodeArena], None] = lambda arena: None,
+) -> CodeArena:
     """A code arena within reach of `near` (a module's whole range), with `data_size` bytes of private
-    memory."""
+    memory. `announce` notes where it will be, for those who come after a killed controller; it is there as a
+    whole or not at all."""
     check_map_count(window.maps, 2)
     arena = CodeArena(find_gap(window.maps, code_size + data_size, near), code_size, data_size)
     flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE
+    announce(arena)
     with window.calls() as calls:
         try:
-            calls.call(SYS_MMAP, arena.address, code_size, PROT_READ | PROT_EXEC, flags, 2**64 - 1, 0)
+            calls.call(SYS_MMAP, arena.address, arena.size, PROT_READ | PROT_EXEC, flags, 2**64 - 1, 0)
             if data_size:
-                access = PROT_READ | PROT_WRITE
-                calls.call(SYS_MMAP, arena.process_page, data_size, access, flags, 2**64 - 1, 0)
+                calls.call(SYS_MPROTECT, arena.process_page, data_size, PROT_READ | PROT_WRITE)
                 calls.call(SYS_MADVISE, arena.process_page, data_size, MADV_WIPEONFORK)
         except OSError as error:
             calls.call(SYS_MUNMAP, arena.address, arena.size)
@@ -165,11 +173,15 @@ def create_arena(window: Window, near: Range, code_size: int, data_size: int) ->
     return arena
 
 
-def unmap(window: Window, spans: Sequence[Range]) -> None:
-    """Remove areas of ours from the target."""
+def unmap(window: Window, spans: Sequence[Range], descriptors: Sequence[int] = ()) -> None:
+    """Remove areas (and descriptors) of ours from the target."""
+    if not spans and not descriptors:
+        return
     with window.calls() as calls:
         for span in spans:
             calls.call(SYS_MUNMAP, span.start, span.size)
+        for descriptor in descriptors:
+            calls.call(SYS_CLOSE, descriptor)
 
 
 def check_map_count(maps: Sequence[Mapping], wanted: int) -> None:

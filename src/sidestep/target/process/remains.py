@@ -8,7 +8,9 @@ if what is mapped there looks like one; and no arena goes while a jump leads int
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +28,7 @@ from sidestep.target.process.memory import ProcessMemory
 from sidestep.target.process.poke import evacuate, in_flight
 from sidestep.target.process.process import Window, attach
 
+OWNER = re.compile(re.escape(MEMFD_PATH) + r":(\d{1,10}):(\d{1,20})(?: |$)", re.ASCII)
 PATIENCE = 5.0  # seconds for threads to leave code of ours
 PRESENT, SWAPPED, OF_FILE = 1 << 63, 1 << 62, 1 << 61  # bits of an entry of /proc/PID/pagemap
 
@@ -35,10 +38,12 @@ class Session:
     """What a process holds of one session."""
 
     pid: int
+    path: str  # of its memory, as /proc shows it
     inode: int
     header: layout.Header
     records: tuple[layout.ProbeRecord, ...]
     mappings: tuple[Mapping, ...]
+    descriptors: tuple[int, ...] = ()  # only if the controller was killed before it had closed them
 
     @property
     def controller_alive(self) -> bool:
@@ -54,26 +59,54 @@ class Session:
 
 
 def sessions(pid: int, maps: Iterable[Mapping] | None = None) -> list[Session]:
-    """The sessions whose shared memory the process has mapped; those with a damaged header are left out."""
-    mine = [m for m in (read_maps(pid) if maps is None else maps) if m.path.startswith(MEMFD_PATH)]
+    """The sessions whose shared memory the process has mapped; those with a damaged header are left out.
+
+    Without `maps` descriptors that a killed controller left open are looked for, too.
+    """
+    mine: dict[str, list[Mapping]] = {}
+    for mapping in read_maps(pid) if maps is None else maps:
+        if mapping.path.startswith(MEMFD_PATH):
+            mine.setdefault(mapping.path, []).append(mapping)
+    descriptors = _descriptors(pid) if maps is None else {}
     found: list[Session] = []
     memory = ProcessMemory(pid)
     try:
-        for first in mine:
-            if first.offset != 0:
-                continue
-            try:
-                header = layout.Header.read(memory.read(first.start, layout.HEADER_SIZE))
-            except layout.LayoutError:
-                continue
-            records = tuple(_records(memory, first.start))
-            # The rings are another memfd of the same session: where they are is in the header.
-            size = header.ring_count * layout.ring_stride(header.ring_size)
-            rings = Range(header.rings_address, header.rings_address + size)
-            related = tuple(m for m in mine if m.inode == first.inode or m.start in rings)
-            found.append(Session(pid, first.inode, header, records, related))
+        # The rings are another memfd of the same session, and so of the same name.
+        for path in mine.keys() | descriptors.keys():
+            mappings = mine.get(path, [])
+            first = next((mapping for mapping in mappings if mapping.offset == 0), None)
+            header = _read_header(memory, path, first)
+            if header is not None:
+                inode = first.inode if first else mappings[0].inode if mappings else 0
+                records = tuple(_records(memory, first.start)) if first else ()
+                numbers = tuple(descriptors.get(path, ()))
+                found.append(Session(pid, path, inode, header, records, tuple(mappings), numbers))
     finally:
         memory.close()
+    return found
+
+
+def _read_header(memory: ProcessMemory, path: str, first: Mapping | None) -> layout.Header | None:
+    """The session's header. While it is not written yet nothing leads into memory of ours, and the name of
+    that memory says who makes it."""
+    raw = bytes(layout.HEADER_SIZE) if first is None else memory.read(first.start, layout.HEADER_SIZE)
+    try:
+        return layout.Header.read(raw)
+    except layout.LayoutError:
+        owner = OWNER.match(path)
+        if owner is None or any(raw):
+            return None
+        return layout.Header(int(owner[1]), int(owner[2]), target_pid=memory.pid, data_address=0)
+
+
+def _descriptors(pid: int) -> dict[str, list[int]]:
+    """Open descriptors of memory of ours, by its name."""
+    found: dict[str, list[int]] = {}
+    for entry in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            path = os.readlink(f"/proc/{pid}/fd/{entry}")
+            if path.startswith(MEMFD_PATH):
+                found.setdefault(path, []).append(int(entry))
     return found
 
 
@@ -115,8 +148,8 @@ def clean(pid: int, *, even_if_alive: bool = False) -> Cleaned:
             raise TargetError(
                 f"process {pid}", errors.OTHER_SESSION, f"controller {session.header.controller_pid}"
             )
-        for member in processes_that_map(session.inode):
-            restored, left = _clean_one(member, session.inode)
+        for member in _members(session):
+            restored, left = _clean_one(member, session)
             complete &= left is None
             lines.append(
                 f"process {member}: {restored} probepoints restored, "
@@ -125,14 +158,24 @@ def clean(pid: int, *, even_if_alive: bool = False) -> Cleaned:
     return Cleaned("\n".join(lines), complete)
 
 
-def _clean_one(pid: int, inode: int) -> tuple[int, str | None]:
+def _members(session: Session) -> list[int]:
+    """The processes that have the session's memory; not children of vfork, which run in their parent's."""
+    others = [pid for pid in processes_that_map(session.inode) if pid != session.pid]
+    members = [session.pid]
+    for pid in others:
+        if not any(procfs.share_memory(member, pid) for member in members):
+            members.append(pid)
+    return members
+
+
+def _clean_one(pid: int, session: Session) -> tuple[int, str | None]:
     """How many jumps were taken out, and what keeps our memory there, if anything."""
     process = attach(pid, allow_seccomp=True)
     try:
         deadline = time.monotonic() + PATIENCE
         restored = 0
         while True:
-            more, left = process.in_window(lambda window: _clean_in(window, inode))
+            more, left = process.in_window(lambda window: _clean_in(window, session))
             restored += more
             if left is None or time.monotonic() > deadline:
                 return restored, left
@@ -141,12 +184,18 @@ def _clean_one(pid: int, inode: int) -> tuple[int, str | None]:
         process.close()
 
 
-def _clean_in(window: Window, inode: int) -> tuple[int, str | None]:
-    mine = [session for session in sessions(window.process.pid, window.maps) if session.inode == inode]
+def _clean_in(window: Window, known: Session) -> tuple[int, str | None]:
+    pid = window.process.pid
+    mine = [session for session in sessions(pid, window.maps) if session.path == known.path]
+    # Descriptors were seen in the process that is cleaned; they may be something else by now.
+    numbers = known.descriptors if pid == known.pid else ()
+    still_open = [number for number in numbers if _leads_to(pid, number, known.path)]
     if not mine:
+        unmap(window, [], still_open)
         return 0, None
     session = mine[0]
-    arenas = session.arenas
+    # An arena is in the header before it is made.
+    arenas = [arena for arena in session.arenas if any(arena.overlaps(_span(m)) for m in window.maps)]
     for arena in arenas:
         if not _looks_like_arena(window, arena):
             return 0, f"the program has overwritten where our code is ({arena} is not ours)"
@@ -163,8 +212,19 @@ def _clean_in(window: Window, inode: int) -> tuple[int, str | None]:
         return restored, "a thread is still in our code"
     for site in _jumps_into(window, arenas):
         return restored, f"a jump at {site:#x} leads there that is not in our table any more"
-    unmap(window, [*arenas, *(Range(m.start, m.end) for m in session.mappings)])
+    unmap(window, [*arenas, *map(_span, session.mappings)], still_open)
     return restored, None
+
+
+def _span(mapping: Mapping) -> Range:
+    return Range(mapping.start, mapping.end)
+
+
+def _leads_to(pid: int, descriptor: int, path: str) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{descriptor}") == path
+    except OSError:
+        return False
 
 
 def _looks_like_arena(window: Window, arena: Range) -> bool:

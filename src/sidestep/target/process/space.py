@@ -42,14 +42,22 @@ class CodeSpace:
         return uninterrupted(lambda: self._make(near, wanted))
 
     def _make(self, near: Range, wanted: int) -> CodeArena:
-        arena = self._process.in_window(
-            lambda window: create_arena(
-                window, near, wanted, layout.PROCESS_PAGE_SIZE if not self.arenas else 0
+        data_size = layout.PROCESS_PAGE_SIZE if not self.arenas else 0
+        known = list(self.arenas)
+
+        def announce(arena: CodeArena) -> None:
+            self.arenas = [*known, arena]
+            self._announce(self.arenas)
+
+        try:
+            arena = self._process.in_window(
+                lambda window: create_arena(window, near, wanted, data_size, announce)
             )
-        )
-        self.arenas.append(arena)
+        except BaseException:
+            self.arenas = known
+            self._announce(self.arenas)
+            raise
         self._free[arena.address] = []
-        self._announce(self.arenas)
         start = self._start_arena(arena, arena.address)
         self._process.memory.write(arena.address, start)
         arena.used = len(start) + ALIGNMENT - 1 & ~(ALIGNMENT - 1)
