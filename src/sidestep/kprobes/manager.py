@@ -248,11 +248,15 @@ class KprobeManager:
         active = {address: self.registry.active_at(address) for address in region.probes}
         module = next(iter(active.values()))[0].location.module
         labels = tuple(_label(placed) for there in active.values() for placed in there)
+        original = self.places.original_bytes(region.dcr.start, region.dcr.size)
+        if len(original) < region.dcr.size:  # a library that was unloaded since the verdict
+            detail = f"nothing is mapped at {region.dcr.start:#x}"
+            raise ProbeError(labels[0].name, errors.FOREIGN_BYTES, detail)
         return self.engine.build(
             near=self.places.span(module),
             dcr=region.dcr,
             instructions=region.instructions,
-            original=self.places.original_bytes(region.dcr.start, region.dcr.size),
+            original=original,
             actions={address: [placed.action for placed in there] for address, there in active.items()},
             liveness=lambda address: self.places.liveness(active[address][0].location, address),
             labels=labels,
