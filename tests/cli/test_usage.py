@@ -64,6 +64,12 @@ def test_a_typing_error_in_a_probe_gets_a_caret(command: Command) -> None:
     assert lines[2].rstrip() == "                   ^"
 
 
+def test_whoever_forgets_the_quotes_is_told_so(command: Command) -> None:
+    result = command("trace", "-p", PID, "libc:malloc", "size=$arg1:u64")
+    assert "a probe is one shell word: put all of it between single quotes" in result.errors
+    assert result.code == 2
+
+
 @pytest.mark.parametrize("name", ["trace", "count", "funcs", "check", "list", "clean", "demo"])
 def test_every_command_has_help(command: Command, name: str) -> None:
     result = command(name, "--help")

@@ -76,7 +76,9 @@ class Choice:
 
 ProbesArgument: TypeAlias = Annotated[
     list[str] | None,
-    typer.Argument(metavar="PROBE", help="Probes, each one shell word; `sidestep --grammar` explains them."),
+    typer.Argument(
+        metavar="PROBE...", help="Probes, each one shell word; `sidestep --grammar` explains them."
+    ),
 ]
 PidOption: TypeAlias = Annotated[
     int | None, typer.Option("-p", "--pid", metavar="PID", min=1, help="The running process with this id.")

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO, TypeAlias
@@ -21,10 +21,11 @@ from sidestep.cli.interrupt import Interrupt
 from sidestep.cli.options import Choice, Format, UsageError
 from sidestep.cli.output import OutputClosedError, os_error, plural, result_stream, say, silence
 from sidestep.cli.progress import Progress
-from sidestep.errors import PROCESS_GONE, SidestepError, TargetError
+from sidestep.errors import PROCESS_GONE, ProbeSyntaxError, SidestepError, TargetError
 
 if TYPE_CHECKING:
     from sidestep.session import Batch, Exit, Target
+    from sidestep.spec import ProbeSpec
 
 Ending: TypeAlias = Literal["signal", "duration", "limit", "target", "output"]
 
@@ -52,16 +53,30 @@ class Plan:
     globs: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        from sidestep.spec import parse
-
         if not self.probes:
             raise UsageError("which function? Give a probe, such as 'libc:malloc'")
         if self.format is Format.JSON and self.choice.launched and self.output is None:
             raise UsageError("--format json needs -o FILE here: the command uses the standard streams itself")
-        specs = [parse(text) for text in self.probes]
+        specs = parse_words(self.probes)
         filtered = any(spec.condition for spec in specs) or self.tid is not None or self.comm is not None
         object.__setattr__(self, "filtered", filtered)
         object.__setattr__(self, "globs", any(spec.where.is_glob for spec in specs))
+
+
+def parse_words(words: Sequence[str]) -> list[ProbeSpec]:
+    """The probes of a command line. Whoever left out the quotes around one is told so."""
+    from sidestep.spec import parse
+
+    specs: list[ProbeSpec] = []
+    for word in words:
+        try:
+            specs.append(parse(word))
+        except ProbeSyntaxError as error:
+            if specs and error.column == 0:
+                hint = "a probe is one shell word: put all of it between single quotes"
+                raise ProbeSyntaxError(error.text, 0, error.message, hint) from None
+            raise
+    return specs
 
 
 class Run:
@@ -216,9 +231,10 @@ def _last_word(run: Run, failure: SidestepError | OSError | None) -> int:
     if run.plan.choice.launched:
         return _pass_on(run)
     ending = run.target.wait(0) if run.ended == "target" else None
-    if ending is not None and (ending.signal or ending.code):
+    if ending is not None:
         say(f"process {run.target.pid} {describe(ending)}")
-        return 1
+        if ending.signal or ending.code:
+            return 1
     return 1 if failure is not None else 0
 
 

@@ -60,7 +60,7 @@ def trace(
             metavar="FRAMES",
             min=0,
             max=64,
-            help="Record a backtrace of this depth.",
+            help="Record a backtrace of up to this depth; it ends at code without frame pointers.",
         ),
     ] = 0,
     string_limit: Annotated[
