@@ -63,7 +63,7 @@ class Kprobe:
         disabled: bool = False,
         action: Count | Record | None = None,
     ) -> None:
-        if sum(given is not None for given in (where, symbol_name, addr)) != 1:
+        if (where is None) + (symbol_name is None) + (addr is None) != 2:
             raise ValueError("a probe needs exactly one of where, symbol_name and addr")
         if addr is not None and (offset or module is not None):
             raise ValueError("offset and module go with symbol_name, not with addr")

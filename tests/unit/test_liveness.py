@@ -171,3 +171,36 @@ def test_a_system_call_reads_every_register_and_clobbers_two() -> None:
     assert found.reads == ALL_REGISTERS & ~bits("rcx", "r11")
     assert found.replaces == bits("rcx", "r11")
     assert found.writes == bits("rax", "rcx", "r11")
+
+
+def test_no_more_registers_are_looked_for_than_are_enough() -> None:
+    def code(a: Assembler) -> None:
+        a.emit(mov("eax", 1))
+        a.emit(shapes.xor("ecx", "ecx"))
+        a.emit(mov("edx", 1))
+        a.emit(shapes.RET)
+
+    assembler = Assembler(HERE)
+    code(assembler)
+    instructions = insn.decode(assembler.finish(), HERE)
+    assert live(instructions, HERE).dead == ("rax", "rcx", "rdx")
+    assert live(instructions, HERE, enough=2) == live(instructions, HERE, enough=1)
+    assert live(instructions, HERE, enough=2).dead == ("rax", "rcx")
+    assert not live(instructions, HERE, enough=2).flags
+
+
+def test_registers_behind_a_branch_are_looked_for_on_all_ways() -> None:
+    def code(a: Assembler) -> None:
+        a.emit(shapes.test("edi", "edi"))
+        a.jump_if("e", "else")
+        a.emit(mov("eax", 1))
+        a.emit(mov("ecx", 1))
+        a.emit(shapes.RET)
+        a.label("else")
+        a.emit(mov("eax", 2))
+        a.emit(shapes.RET)
+
+    assembler = Assembler(HERE)
+    code(assembler)
+    instructions = insn.decode(assembler.finish(), HERE)
+    assert live(instructions, HERE, enough=1).dead == live(instructions, HERE).dead == ("rax",)

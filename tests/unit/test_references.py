@@ -113,6 +113,8 @@ def test_short_branches_are_those_of_a_plain_search(width: int) -> None:
             if content[at] in opcodes and first <= target < first + width:
                 expected.append(Reference(target, START + at))
         assert sorted(short_branches(content, START, first, first + width)) == sorted(expected)
+        table = ReferenceTable.build_short([CodeBytes(START, content)])
+        assert table.into(first, first + width) == sorted(each for each in expected if each.target >= START)
 
 
 def test_addresses_that_lea_takes() -> None:

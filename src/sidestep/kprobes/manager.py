@@ -3,8 +3,10 @@ refused."""
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sidestep import errors
@@ -71,7 +73,7 @@ class KprobeManager:
 
         Raises ProbeError for the first refused probe, with everything as it was before.
         """
-        with self.lock:
+        with self.lock, _collector_paused():
             if self._removed:
                 raise TargetError("the target", errors.PROCESS_GONE, "it was detached")
             added: list[Placed] = []
@@ -258,7 +260,11 @@ class KprobeManager:
             instructions=region.instructions,
             original=original,
             actions={address: [placed.action for placed in there] for address, there in active.items()},
-            liveness=lambda address: self.places.liveness(active[address][0].location, address),
+            liveness=lambda address: self.places.liveness(
+                active[address][0].location,
+                address,
+                detour.scratch(placed.action for placed in active[address]),
+            ),
             labels=labels,
             size_before=len(plan.old[0].buffer.code) if plan.old else 0,
             room=room,
@@ -269,7 +275,7 @@ class KprobeManager:
     def unregister(self, probes: Sequence[Kprobe]) -> None:
         """Take probes out; their final figures stay with them. An unknown probe raises after the others are
         done."""
-        with self.lock:
+        with self.lock, _collector_paused():
             uninterrupted(lambda: self._unregister(probes))
 
     def _unregister(self, probes: Sequence[Kprobe]) -> None:
@@ -341,7 +347,7 @@ class KprobeManager:
     def remove_all(self) -> list[str]:
         """Take everything out of the target; the probes keep their figures. What had to stay, in
         sentences."""
-        with self.lock:
+        with self.lock, _collector_paused():
             return uninterrupted(self._remove_all)
 
     def _remove_all(self) -> list[str]:
@@ -375,6 +381,18 @@ class KprobeManager:
         self.counters.close()
         self._view.release()
         self.engine.close()
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """A batch makes many objects and no cyclic garbage: the collector would look at them in vain."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from sidestep.target.base import Inspected
 FAULT_SIGNALS = (4, 7, 8, 11)  # SIGILL SIGBUS SIGFPE SIGSEGV
 INSTALLERS = ("sigaction", "signal", "__sysv_signal", "bsd_signal", "sigvec", "__sigaction")
 C_LIBRARIES = ("libc", "ld-linux", "ld-musl", "libpthread")
+FIRST_LOOK = 32
 LOOK_AHEAD = 256  # bytes of code behind a probepoint that the liveness analysis looks at
 GO_SECTIONS = (".gopclntab", ".note.go.buildid")
 
@@ -40,7 +41,8 @@ class Places:
         self._symbolizer: Symbolizer | None = None
         self._seen: set[tuple[int, int, str, int, str]] = set()
         self._expected = 1
-        self._handles_faults = True
+        self._handles_faults = self._has_shadow_stack = True
+        self._spans: dict[Module, Range] = {}
 
     def refresh(self) -> list[Module]:
         """Read what is loaded now, if anything is loaded that was not; modules that stay are the same
@@ -64,9 +66,9 @@ class Places:
         self.refresh()
         self._expected = probes
         self._handles_faults = self._may_handle_faults()
+        self._has_shadow_stack = self.process.has_shadow_stack
         for context in self._contexts.values():
-            context.handles_faults = self._handles_faults
-            context.shadow_stacks = self.process.has_shadow_stack
+            self._prepare(context)
 
     def _may_handle_faults(self) -> bool:
         """Whether the program has handlers for faults, or has not begun and is able to install some."""
@@ -139,29 +141,38 @@ class Places:
                 name=module.name,
                 bias=module.bias,
                 memory=self.original_bytes,
-                handles_faults=self._handles_faults,
-                shadow_stacks=self.process.has_shadow_stack,
                 is_file=is_file,
                 is_shared=is_shared,
             )
+            self._prepare(context)
+        return context
+
+    def _prepare(self, context: ModuleContext) -> None:
+        """What can be different for each batch."""
+        context.handles_faults = self._handles_faults
+        context.shadow_stacks = self._has_shadow_stack
         context.probes = self._expected
         context.progress = self.progress
         context.forbidden = [(span, "Sidestep's own memory") for span in self.forbidden()]
-        return context
 
     def original_bytes(self, address: int, size: int) -> bytes:
         """What is in memory, but for our own jumps; short where memory ends."""
         return self.registry.without_jumps(address, self.process.memory.read_available(address, size))
 
-    def liveness(self, location: Location, address: int) -> liveness.Liveness:
-        """What is live at a probepoint."""
+    def liveness(self, location: Location, address: int, scratch: int) -> liveness.Liveness:
+        """What is live at a probepoint, for code that needs so many registers."""
         context = self._context(location.module)
         own = address - location.module.bias
         function = context.function_at(own)
         assert function is not None  # a verdict was given
         code = context.code_of(function)
-        code.decode_to(min(own + LOOK_AHEAD, code.end - 1))
-        return liveness.live(code.instructions, own, entry=_is_entry(context, function.start, own))
+        entry = _is_entry(context, function.start, own)
+        for reach in (FIRST_LOOK, LOOK_AHEAD):
+            code.decode_to(min(own + reach, code.end - 1))
+            found = liveness.live(code.instructions, own, entry=entry, enough=scratch)
+            if (len(found.dead) >= scratch and not found.flags) or code.reach >= code.end:
+                break
+        return found
 
     def is_entry(self, location: Location, placement: Placement) -> bool:
         """Whether the probe is where a call arrives: the function's first instruction, or behind its
@@ -174,7 +185,11 @@ class Places:
 
     def span(self, module: Module) -> Range:
         """All addresses of a module: what its instructions refer to directly."""
-        return Range(min(r.start for r in module.ranges), max(r.end for r in module.ranges))
+        span = self._spans.get(module)
+        if span is None:
+            span = Range(min(r.start for r in module.ranges), max(r.end for r in module.ranges))
+            self._spans[module] = span
+        return span
 
 
 def _is_entry(context: ModuleContext, start: int, address: int) -> bool:

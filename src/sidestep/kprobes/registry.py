@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from sidestep.address import Range
 from sidestep.arch.x86_64.detour import Action
@@ -110,10 +110,9 @@ class Registry:
     def plans(self, touched: Iterable[Range]) -> list[Plan]:
         """What has to change where probes whose regions are `touched` came, went or were switched."""
         plans: list[Plan] = []
-        for stretch in self._stretches(touched):
-            left = sorted(self._detours_near.meeting(stretch), key=attrgetter("site"))
-            addresses = dict.fromkeys(placed.address for placed in self._placed_near.meeting(stretch))
-            active = map(self.active_at, addresses)
+        for _, placed, detours in self._stretches(touched):
+            left = sorted(detours, key=attrgetter("site"))
+            active = map(self.active_at, dict.fromkeys(each.address for each in placed))
             for region in merge(there[0].placement for there in active if there):
                 replaced = tuple(detour for detour in left if detour.dcr.overlaps(region.dcr))
                 left = [detour for detour in left if detour not in replaced]
@@ -121,28 +120,37 @@ class Registry:
             plans += [Plan((detour,), None) for detour in left]
         return plans
 
-    def _stretches(self, touched: Iterable[Range]) -> list[Range]:
+    def _stretches(self, touched: Iterable[Range]) -> list[_Stretch]:
         """The touched ranges, grown by every region that overlaps them, until none does any more."""
-        stretches: list[Range] = []
+        stretches: list[_Stretch] = []
         for wanted in sorted(touched):
-            if stretches and wanted.start < stretches[-1].end:
-                wanted = Range(stretches[-1].start, max(stretches.pop().end, wanted.end))
+            while stretches and wanted.start < stretches[-1].span.end:
+                before = stretches.pop().span
+                wanted = Range(min(before.start, wanted.start), max(before.end, wanted.end))
             grown = self._grown(wanted)
-            while stretches and grown.start < stretches[-1].end:
-                grown = self._grown(Range(stretches[-1].start, max(stretches.pop().end, grown.end)))
+            while stretches and grown.span.start < stretches[-1].span.end:
+                before = stretches.pop().span
+                grown = self._grown(Range(min(before.start, grown.span.start), grown.span.end))
             stretches.append(grown)
         return stretches
 
-    def _grown(self, stretch: Range) -> Range:
-        start, end = stretch
+    def _grown(self, span: Range) -> _Stretch:
         while True:
-            met = [placed.placement.dcr for placed in self._placed_near.meeting(stretch)]
-            met += [detour.dcr for detour in self._detours_near.meeting(stretch)]
-            for dcr in met:
+            placed, detours = self._placed_near.meeting(span), self._detours_near.meeting(span)
+            start, end = span
+            for dcr in (*(each.placement.dcr for each in placed), *(each.dcr for each in detours)):
                 start, end = min(start, dcr.start), max(end, dcr.end)
-            if (start, end) == stretch:
-                return stretch
-            stretch = Range(start, end)
+            if start == span.start and end == span.end:
+                return _Stretch(span, placed, detours)
+            span = Range(start, end)
+
+
+class _Stretch(NamedTuple):
+    """Addresses, and all that lies there; nothing of it reaches beyond them."""
+
+    span: Range
+    placed: list[Placed]
+    detours: list[Detour]
 
 
 class _Near(Generic[T]):

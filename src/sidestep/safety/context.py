@@ -19,7 +19,7 @@ from sidestep.arch.x86_64.code import FunctionCode
 from sidestep.arch.x86_64.computed_jumps import ComputedJumps, computed_jumps, taken_address
 from sidestep.arch.x86_64.jump_tables import JumpTables, find_jump_tables
 from sidestep.arch.x86_64.placement import signal_returns
-from sidestep.arch.x86_64.references import CodeBytes, Taken, taken_addresses
+from sidestep.arch.x86_64.references import CodeBytes, ReferenceTable, Taken, taken_addresses
 from sidestep.safety.references import References
 from sidestep.safety.restartable import SectionedFile, restartable_sequences
 
@@ -31,6 +31,8 @@ _MOST_KEPT = 1 << 20
 # What is longer counts as undecodable behind this many bytes.
 _LARGEST_FUNCTION = 1 << 20
 _GAP = 64
+# Bytes of code whose short branches are put into a table in the time of one search.
+_SHORT_SEARCH = 500
 _LONGEST_TABLE = 1 << 14  # bytes
 
 Memory = Callable[[int, int], bytes]
@@ -122,6 +124,7 @@ class ModuleContext:
     leads: dict[int, FunctionLeads] = field(default_factory=dict, repr=False)
     _found: dict[int, Bounds] = field(default_factory=dict, repr=False)
     _codes: dict[int, FunctionCode] = field(default_factory=dict, repr=False)
+    _short: ReferenceTable | None = field(default=None, repr=False)
     _kept: int = field(default=0, repr=False)
     _jumps: dict[int, ComputedJumps] = field(default_factory=dict, repr=False)
 
@@ -224,6 +227,14 @@ class ModuleContext:
     @cached_property
     def references(self) -> References:
         return References(self.code, self.contents, self.file.is_pic, self.probes, self.progress)
+
+    @property
+    def short_branches(self) -> ReferenceTable | None:
+        """Every possible branch with an 8-bit displacement, if so many questions are expected that the table
+        is worth it."""
+        if self._short is None and self.probes * _SHORT_SEARCH > sum(len(each.content) for each in self.code):
+            self._short = ReferenceTable.build_short(self.code)
+        return self._short
 
     @cached_property
     def named_addresses(self) -> array[int]:

@@ -213,6 +213,9 @@ class FunctionLeads:
             yield reference
 
     def _short(self, first: int, last: int) -> list[Reference]:
+        table = self._context.short_branches
+        if table is not None:
+            return table.into(first, last)
         start, content = self._context.window(first - SHORT_REACH, last + SHORT_REACH, self.code.start)
         return short_branches(content, start, first, last)
 

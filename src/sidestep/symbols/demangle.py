@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from sidestep.symbols.printable import clean
 
+MANGLED = ("_Z", "_R")
+"""What mangled names begin with."""
 LONGEST_MANGLED = 4096
 LONGEST_READABLE = 1 << 15
 """Longer names stay as they are."""
@@ -38,7 +40,7 @@ class Demangled(NamedTuple):
 
 def is_mangled(symbol: str) -> bool:
     """Whether the name has the form of the Itanium C++ ABI or of Rust (legacy or v0)."""
-    return symbol[:2] in ("_Z", "_R") and len(symbol) <= LONGEST_MANGLED
+    return symbol[:2] in MANGLED and len(symbol) <= LONGEST_MANGLED
 
 
 _known: dict[str, Demangled | None] = {}

@@ -213,6 +213,8 @@ class FdeTable:
         if index < 0 or self.starts[index] != start:
             return []
         try:
+            if not self._has_lsda(self._entries[index]):
+                return []
             entry = self._decode(self._entries[index])
             return [] if entry.lsda is None else self._read_call_sites(entry)
         except _MalformedError:
@@ -235,6 +237,17 @@ class FdeTable:
                 except _MalformedError:
                     unknown.append(entry)
         return array("Q", sorted(pads)), unknown
+
+    def _has_lsda(self, address: int) -> bool:
+        """Whether entries of this one's kind have a place for an exception table: most in C have none."""
+        head = self._elf.read(address, _LENGTH_AND_KIND.size)
+        if len(head) < _LENGTH_AND_KIND.size:
+            raise _MalformedError
+        length, back = _LENGTH_AND_KIND.unpack(head)
+        if length == 0xFFFFFFFF:
+            return True
+        common = self._common_entry(address + 4 - back)
+        return common.has_augmentation and common.lsda_encoding != _OMIT
 
     def _decode(self, address: int) -> FrameEntry:
         data = self._elf.read(address, 64)

@@ -27,7 +27,7 @@ from functools import cached_property
 from typing import Literal
 
 from sidestep.symbols import names
-from sidestep.symbols.demangle import demangle, is_mangled, readable, squeezed
+from sidestep.symbols.demangle import MANGLED, demangle, is_mangled, readable, squeezed
 from sidestep.symbols.eh_frame import FdeTable
 from sidestep.symbols.elf import ElfFile
 from sidestep.symbols.symbol_table import (
@@ -238,7 +238,7 @@ class FunctionTable:
 
     def _demangled(self, name: str) -> list[Function]:
         pieces = names.needles(name)
-        if not all(self._may_name(piece) for piece in pieces):
+        if not all(map(self._may_name, pieces)) or not any(map(self._may_name, MANGLED)):
             return []
         wanted = squeezed(name)
         deadline = time.monotonic() + _DEMANGLE_SECONDS

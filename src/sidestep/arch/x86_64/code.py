@@ -8,8 +8,8 @@ from operator import attrgetter
 
 from sidestep.arch.x86_64.insn import Instruction, decode, direct_branch_target
 
-# More than the 15 bytes of the longest instruction: what does not decode with so many bytes is no
-# instruction.
+_LONGEST = 15  # bytes of an instruction
+# What does not decode with so many bytes is no instruction.
 _FIRST_PIECE = 48
 _PIECE = 512
 _leaves_the_line = attrgetter("flow_control")
@@ -66,7 +66,8 @@ class FunctionCode:
             if self.stuck or at >= self.end:
                 return False
             offset = at - self.start
-            more = decode(self._bytes[offset : offset + (_PIECE if offset else _FIRST_PIECE)], at)
+            size = max(_FIRST_PIECE, min(address - at + _LONGEST, _PIECE))
+            more = decode(self._bytes[offset : offset + size], at)
             if not more:
                 self.stuck = True
                 return False

@@ -10,7 +10,7 @@ What is seldom needed stands behind the jump back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sidestep.arch.x86_64.counting import (
@@ -54,6 +54,12 @@ class Record:
 Action = Count | Record
 
 
+def scratch(actions: Iterable[Action]) -> int:
+    """How many dead registers are of use to the actions of one probepoint."""
+    counts = all(isinstance(action, Count) for action in actions)
+    return THREAD_REGISTERS if counts else len(SCRATCH_REGISTERS)
+
+
 def _no_variables(variable: SymbolMemory) -> int:
     raise ProbeError(str(variable), NO_SUCH_SYMBOL, "variables cannot be looked up here")
 
@@ -79,15 +85,21 @@ class DetourBuffer:
     """A buffer's code for `address`.
 
     `boundaries`: (old, new) as in Relocator: where a thread goes that is stopped at an instruction of the
-    DCR. It lands behind the actions, so that nothing is counted twice. `points`: every place in the buffer
-    where the program's state is at hand, by rising addresses: the starts of the actions, too. Elsewhere in
-    the buffer a thread cannot be taken back.
+    DCR. It lands behind the actions, so that nothing is counted twice. `copies` are the Relocator's points,
+    `starts` where the actions begin.
     """
 
     address: int
     code: bytes
     boundaries: tuple[tuple[int, int], ...]
-    points: tuple[Point, ...]
+    copies: tuple[Point, ...]
+    starts: tuple[Point, ...]
+
+    @property
+    def points(self) -> list[Point]:
+        """Every place in the buffer where the program's state is at hand, by rising addresses. Elsewhere a
+        thread cannot be taken back."""
+        return sorted({*self.copies, *self.starts})
 
 
 def emit_buffer(
@@ -115,9 +127,9 @@ def emit_buffer(
         relocator.copy(index)
     relocator.leave()
     emission.finish_later()
-    starts = [Point(new, old) for old, new in relocator.arrivals.items() if old in actions]
-    points = sorted({*relocator.points, *starts})
-    return DetourBuffer(address, assembler.finish(), tuple(relocator.boundaries), tuple(points))
+    starts = tuple(Point(new, old) for old, new in relocator.arrivals.items() if old in actions)
+    boundaries, copies = tuple(relocator.boundaries), tuple(relocator.points)
+    return DetourBuffer(address, assembler.finish(), boundaries, copies, starts)
 
 
 def _emit_actions(

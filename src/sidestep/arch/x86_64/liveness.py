@@ -36,13 +36,20 @@ class Liveness(NamedTuple):
 
 
 def live(
-    instructions: Sequence[Instruction], address: int, *, entry: bool = False, patience: int = PATIENCE
+    instructions: Sequence[Instruction],
+    address: int,
+    *,
+    entry: bool = False,
+    patience: int = PATIENCE,
+    enough: int = len(SCRATCH_REGISTERS),
 ) -> Liveness:
     """What is live at `address`, the start of one of `instructions`.
 
     `instructions` are those of one function in the order of their addresses, without a gap, as many behind
     `address` as are to be looked at. `entry`: control comes to `address` by calls only, where the ABI says
     that the flags hold nothing; they are live then only if an instruction of the function reads them.
+    `enough`: when the flags are decided and so many registers (one more if flags are live) were found dead
+    before the first branch, no more are looked for.
     """
     index = _index(instructions, address)
     if index is None:
@@ -51,6 +58,7 @@ def live(
     beyond = _CANDIDATES if entry else _CANDIDATES | ALL_FLAGS
     explored: dict[int, int] = {}
     paths = [(index, _CANDIDATES | ALL_FLAGS)]
+    is_line = True  # no branch was met yet
     while paths:
         index, undecided = paths.pop()
         while undecided := undecided & ~(found | explored.get(index, 0)):
@@ -63,11 +71,16 @@ def live(
             step = effects(instruction)
             found |= undecided & step.reads
             undecided &= ~(step.reads | step.replaces)
+            if is_line and not undecided & ALL_FLAGS:
+                wanted = enough + 1 if found & ALL_FLAGS else enough
+                if (_CANDIDATES & ~(found | undecided)).bit_count() >= wanted:
+                    found |= undecided
+                    break
             flow = instruction.flow_control
             if flow == FlowControl.NEXT:
                 index += 1
                 continue
-            target = None
+            target, is_line = None, False
             if flow in (FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH):
                 target = _index(instructions, direct_branch_target(instruction))
             if target is None:

@@ -36,6 +36,8 @@ _unsigned_32 = struct.Struct("<I").unpack_from
 # How far a branch with an 8-bit displacement reaches, from its own first byte (prefixes are not part of
 # it).
 SHORT_REACH = 130
+# By the displacement's byte: from the opcode to the target.
+_SHORT_DISTANCE = [2 + (byte - 256 if byte > 127 else byte) for byte in range(256)]
 _CHUNK = 1 << 16
 _PIECE = 1 << 20
 # References are kept as target and field in one 64-bit number, both as offsets from the lowest code
@@ -189,6 +191,26 @@ class ReferenceTable:
                     for index, number in enumerate(numbers) if code.start <= number < code.end
                 ]  # fmt: skip
         return cls(base, array("Q", sorted(packed)))
+
+    @classmethod
+    def build_short(cls, stretches: Iterable[CodeBytes]) -> ReferenceTable:
+        """The table of every possible branch with an 8-bit displacement, `field` as in `short_branches`;
+        30 ns a byte."""
+        stretches = list(stretches)
+        base = min((stretch.start for stretch in stretches), default=0)
+        top = max((stretch.end for stretch in stretches), default=0)
+        if top - base > LIMIT:
+            raise TargetError("a file", ELF_MALFORMED, "its code spans more than 4 GiB")
+        packed: list[int] = []
+        for start, code in stretches:
+            shift = start - base
+            packed += [
+                at + shift + _SHORT_DISTANCE[code[at + 1]] << _FIELD_BITS | at + shift
+                for at in map(re.Match.start, _SHORT.finditer(code))
+                if at + shift + _SHORT_DISTANCE[code[at + 1]] >= 0
+            ]
+        packed.sort()
+        return cls(base, array("Q", packed))
 
     def into(self, first: int, last: int) -> list[Reference]:
         """The references to the addresses `first` up to, not including, `last`, in the order of targets."""

@@ -123,12 +123,16 @@ class Relocator:
         self._start = instructions[0].ip
         self._end = instructions[-1].next_ip
         self._code = code
+        targets = map(direct_branch_target, instructions)
+        self._has_inner_branches = any(target and self._is_inside(target) for target in targets)
 
     def arrive(self, index: int) -> None:
         """Control that reaches instruction `index` by a branch comes here; `copy` says so if nobody did."""
         old = self.instructions[index].ip
         if old not in self.arrivals:
-            self.arrivals[old] = self.assembler.label((self, old))
+            assembler = self.assembler
+            here = assembler.label((self, old)) if self._has_inner_branches else assembler.here
+            self.arrivals[old] = here
 
     def copy(self, index: int) -> None:
         """Emit instruction `index`. ProbeError NOT_RELOCATABLE: it (or the whole DCR) cannot run here."""

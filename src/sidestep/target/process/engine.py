@@ -56,6 +56,7 @@ class InlineEngine:
         self._retired: list[Buffer] = []
         self._stale: list[Detour] = []  # gone from the target, but maybe not from a child
         self._runtimes: dict[int, Runtime] = {}
+        self._around: dict[int, Surroundings] = {}
         mapping = [(0, layout.DATA_SIZE, 0)]
 
         self.space = CodeSpace(process, self._start_arena, lambda _: self._write_header())
@@ -111,6 +112,12 @@ class InlineEngine:
         return runtime.code
 
     def _surroundings(self, arena: CodeArena) -> Surroundings:
+        known = self._around.get(arena.address)
+        if known is None:
+            known = self._around[arena.address] = self._look_around(arena)
+        return known
+
+    def _look_around(self, arena: CodeArena) -> Surroundings:
         rings = None
         if self._rings is not None:
             how: Literal["rdpid", "lsl"] = "rdpid" if has_rdpid() else "lsl"
@@ -287,6 +294,7 @@ class InlineEngine:
             mappings = layout.ring_mappings(self.ring_count, self._ring_size)
             size = layout.file_size(self.ring_count, self._ring_size)
             self._rings = self.process.in_window(lambda window: create_shared(window, size, mappings))
+            self._around.clear()
             self._write_header()
         return self._rings
 

@@ -19,10 +19,15 @@ class Text:
 
     def __init__(self, memory: Memory, places: Sequence[Range]) -> None:
         self._memory = memory
-        self._stretches = [
-            (stretch.start, bytearray(memory.read_available(stretch.start, stretch.size)))
-            for stretch in _stretches(places)
-        ]
+        self._stretches: list[tuple[int, bytearray]] = []
+        for stretch, inside in _stretches(places):
+            content = memory.read_available(stretch.start, stretch.size)
+            if len(content) == stretch.size:
+                self._stretches.append((stretch.start, bytearray(content)))
+            else:  # there is a hole in it
+                for place in inside:
+                    content = memory.read_available(place.start, place.size)
+                    self._stretches.append((place.start, bytearray(content)))
         self._starts = [start for start, _ in self._stretches]
         self._changed: dict[int, tuple[int, int]] = {}  # by page: from the first changed byte to the last
 
@@ -46,12 +51,14 @@ class Text:
         self._changed.clear()
 
 
-def _stretches(places: Sequence[Range]) -> list[Range]:
-    """The places with what lies between them, where that is less than a page: so there is no hole in it."""
-    found: list[Range] = []
+def _stretches(places: Sequence[Range]) -> list[tuple[Range, list[Range]]]:
+    """The places with what lies between them, where that is less than a page."""
+    found: list[tuple[Range, list[Range]]] = []
     for place in places:
-        if found and place.start - found[-1].end < PAGE:
-            found[-1] = Range(found[-1].start, max(found[-1].end, place.end))
+        if found and place.start - found[-1][0].end < PAGE:
+            before, inside = found.pop()
+            inside.append(place)
+            found.append((Range(before.start, max(before.end, place.end)), inside))
         else:
-            found.append(place)
+            found.append((place, [place]))
     return found
