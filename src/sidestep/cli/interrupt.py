@@ -31,6 +31,7 @@ class Interrupt:
         self.signal: int | None = None
         self.count = 0
         self._previous: dict[int, Any] = {}
+        self._is_last = False
 
     def __enter__(self) -> Interrupt:
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -43,11 +44,15 @@ class Interrupt:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if self._is_last else handler)
         self._previous.clear()
         signal.set_wakeup_fd(self._wakeup)
         os.close(self._reader)
         os.close(self._writer)
+
+    def is_last(self) -> None:
+        """The process ends when the `with` does: signals that come later must not change its exit code."""
+        self._is_last = True
 
     @property
     def requested(self) -> bool:

@@ -134,6 +134,7 @@ def execute(plan: Plan, register: Register, watch: Watch, report: Report) -> int
         Interrupt() as interrupt,
         result_stream(plan.output, launched=plan.choice.launched) as stream,
     ):
+        interrupt.is_last()
         target = _open(plan)
         if isinstance(target, int):
             return target
