@@ -51,7 +51,7 @@ class Interrupt:
         os.close(self._writer)
 
     def is_last(self) -> None:
-        """The process ends when the `with` does: after a first signal later ones must not change its exit code."""
+        """The process ends when the `with` does: signals after a first one must not change its exit code."""
         self._is_last = True
 
     @property
