@@ -431,4 +431,8 @@ def launch(
     """
     environment = None if env is None else dict(env)
     process = launch_process(arguments, env=environment, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
-    return Target(process, ring_size=ring_size)
+    try:
+        return Target(process, ring_size=ring_size)
+    except BaseException:
+        process.close()
+        raise

@@ -23,3 +23,5 @@ def clean(context: typer.Context, pid: PidOption = None, name: NameOption = None
         report = clean_process(number)
     with result_stream(None, launched=False) as stream:
         write_lines(stream, report.text.splitlines())
+    if not report.complete:
+        raise typer.Exit(1)
