@@ -148,7 +148,7 @@ sys.stdin.read()
 
 
 def test_no_thread_stays_ours_when_another_is_traced_by_somebody(build: Builder, run: Run) -> None:
-    running = run(build("threads"), "100000000", "wait")
+    running = run(build("threads"), "100000000000", "wait")
     running.expect("ready")
     running.send()
     while len(procfs.threads(running.pid)) < 3:
