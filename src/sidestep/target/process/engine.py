@@ -33,9 +33,10 @@ from sidestep.target.process.areas import (
     processes_that_map,
     unmap,
 )
-from sidestep.target.process.poke import TextChange, follow, in_flight, take_out
+from sidestep.target.process.poke import TextChange, addresses_in_use, follow, in_flight, take_out
 from sidestep.target.process.process import Process, Window, attach
 from sidestep.target.process.space import CodeSpace
+from sidestep.target.process.stacks import lying_in
 from sidestep.target.process.threads import ThreadFacts, thread_facts
 
 DETACH_PATIENCE = 5.0  # seconds for threads to leave the buffers
@@ -190,17 +191,15 @@ class InlineEngine:
             if change.new is not None:
                 self._note(change.new, lambda index: index not in rewritten)
         poke = TextChange(changes)
-        retired = [buffer.span for buffer in self._retired]
 
         def note(detour: Detour) -> None:
             self._note(detour, lambda index: index in rewritten)
 
-        def work(window: Window) -> tuple[dict[int, Refusal], set[Range], bytes]:
+        def work(window: Window) -> tuple[dict[int, Refusal], set[int], bytes]:
             refused = poke.make(window, note)
-            return refused, in_flight(window, retired) if retired else set(), last_pid()
+            return refused, addresses_in_use(window), last_pid()
 
-        refused, busy, newest = self.process.in_window(work)
-        self._recycle(busy)
+        refused, in_use, newest = self.process.in_window(work)
         followed = [change for i, change in enumerate(changes) if i not in refused and change.old]
         if followed:
             self._change_children(followed, newest)
@@ -214,6 +213,7 @@ class InlineEngine:
             if new is not None:
                 self._forget(new, changes[index].old)
                 self._retired.append(new.buffer)
+        self._recycle(in_use)
         return refused
 
     def _change_children(self, changes: Sequence[Change], newest: bytes) -> None:
@@ -263,10 +263,11 @@ class InlineEngine:
             if label.index not in kept:
                 self.forget(label.index)
 
-    def _recycle(self, busy: set[Range]) -> None:
-        """Free the buffers that nobody runs or will return into: nothing leads there, so nobody ever will.
+    def _recycle(self, in_use: set[int]) -> None:
+        """Free the retired buffers that no address in use lies in: nothing leads there, so nobody ever comes.
         A child has its own copies of them."""
         retired, self._retired = self._retired, []
+        busy = lying_in(in_use, [buffer.span for buffer in retired])
         for buffer in retired:
             if buffer.span in busy:
                 self._retired.append(buffer)

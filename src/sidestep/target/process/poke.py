@@ -186,6 +186,9 @@ def evacuate(window: Window, moves: Mapping[int, int]) -> None:
 
 def in_flight(window: Window, spans: Sequence[Range]) -> set[Range]:
     """Which of our code spans some thread is in, or will return into."""
-    ips = instruction_pointers(window)
-    ips.update(thread.registers.rip for thread in window)
-    return lying_in(ips, spans)
+    return lying_in(addresses_in_use(window), spans)
+
+
+def addresses_in_use(window: Window) -> set[int]:
+    """Where each thread is, and where it will return to from signal handlers."""
+    return instruction_pointers(window) | {thread.registers.rip for thread in window}
