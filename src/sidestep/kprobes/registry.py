@@ -38,8 +38,7 @@ class Placed:
         return self.placement.address
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """A stretch of code that changes: the detours that are there, and the region that comes instead, if
     any."""
 

@@ -20,8 +20,7 @@ DCR, was found clean (but for branches of the DCR itself, which lead to copies).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sidestep.address import Range
 from sidestep.arch.x86_64.insn import Instruction
@@ -30,8 +29,7 @@ from sidestep.arch.x86_64.placement import JUMP_SIZE
 Tactic = Literal["jump", "region", "padding"]
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """Where the probe of one probepoint goes. Addresses are run-time addresses.
 
     address       the insertion address: the probe is called before the instruction that starts here
@@ -71,8 +69,7 @@ class Placement:
         return [instruction.ip for instruction in self.instructions[1:]]
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(NamedTuple):
     """The bytes that one jump detours, with every probepoint that its buffer serves, ascending."""
 
     dcr: Range

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sidestep.address import Range
 from sidestep.errors import Refusal
@@ -23,8 +23,7 @@ def jump(site: int, target: int) -> bytes:
     return b"\xe9" + (target - (site + JUMP_SIZE)).to_bytes(4, "little", signed=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(NamedTuple):
     """A detour buffer, ready to be entered at `address`.
 
     `boundaries`: (original address, address in the buffer) where the machine's state is that of the program
@@ -74,8 +73,7 @@ class Detour:
         return Range(self.site, self.site + JUMP_SIZE)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """What a stretch of code is to become: the `old` detours are taken out, `new` is put in (None:
     nothing)."""
 

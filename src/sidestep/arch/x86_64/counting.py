@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final, NamedTuple
 
-from sidestep.arch.x86_64.frame import RED_ZONE, Emission, Frame
+from sidestep.arch.x86_64.frame import RED_ZONE, Emission
 from sidestep.arch.x86_64.runtime import Runtime
 from sidestep.arch.x86_64.shapes import (
     Piece,
@@ -54,9 +54,10 @@ class _Search(NamedTuple):
 
 
 def count_by_thread(
-    emission: Emission, frame: Frame, runtime: Runtime, index: int, registers: tuple[str, str]
+    emission: Emission, depth: int, runtime: Runtime, index: int, registers: tuple[str, str]
 ) -> None:
-    """Increments counter `index` of the thread. Clobbers both `registers` and the flags."""
+    """Increments counter `index` of the thread, with the stack pointer `depth` bytes below the program's.
+    Clobbers both `registers` and the flags."""
     assembler = emission.assembler
     block, slot = registers
     hash_base, compare_key, load_block = _table_lookup(block, slot)
@@ -68,7 +69,7 @@ def count_by_thread(
     assembler.raw(load_block)
     assembler.label(known)
     assembler.raw(_increment(block).plain + _displacement(index))
-    search = _search(block, frame.depth == 0)
+    search = _search(block, depth == 0)
 
     def find_block() -> None:
         assembler.label(unknown)
@@ -80,8 +81,8 @@ def count_by_thread(
     emission.later(find_block)
 
 
-def count_by_process(emission: Emission, frame: Frame, runtime: Runtime, index: int, block: str) -> None:
-    """Increments counter `index` of the process, with a lock. Clobbers the register `block` and the flags."""
+def count_by_process(emission: Emission, depth: int, runtime: Runtime, index: int, block: str) -> None:
+    """As `count_by_thread`, of the process, with a lock. Clobbers the register `block` and the flags."""
     assembler = emission.assembler
     unknown, known = emission.new_label(), emission.new_label()
     assembler.emit(mov(block, rip(runtime.process_page_pointer)))
@@ -89,7 +90,7 @@ def count_by_process(emission: Emission, frame: Frame, runtime: Runtime, index: 
     assembler.jump_if("e", unknown)
     assembler.label(known)
     assembler.raw(_increment(block).locked + _displacement(index))
-    search = _search(block, frame.depth == 0)
+    search = _search(block, depth == 0)
 
     def find_block() -> None:
         assembler.label(unknown)

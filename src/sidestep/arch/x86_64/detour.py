@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
 
 from sidestep.arch.x86_64.counting import (
     LOCKED_REGISTERS,
@@ -80,8 +82,7 @@ class Surroundings:
     resolve: Resolve = field(default=_no_variables)
 
 
-@dataclass(frozen=True, slots=True)
-class DetourBuffer:
+class DetourBuffer(NamedTuple):
     """A buffer's code for `address`.
 
     `boundaries`: (old, new) as in Relocator: where a thread goes that is stopped at an instruction of the
@@ -146,7 +147,7 @@ def _emit_actions(
     frame.enter(saved, flags=live.flags, whole_flags="rflags" in fetched)
     for action in actions:
         if isinstance(action, Count):
-            _count(emission, frame, action.index, ("rax", "rcx"), surroundings)
+            _count(emission, frame.depth, action.index, ("rax", "rcx"), surroundings)
         else:
             _emit_record(emission, frame, action, surroundings)
     frame.leave()
@@ -154,7 +155,7 @@ def _emit_actions(
 
 def _emit_record(emission: Emission, frame: Frame, action: Record, surroundings: Surroundings) -> None:
     program, rings = action.program, surroundings.rings
-    _count(emission, frame, program.index, ("rax", "rcx"), surroundings)
+    _count(emission, frame.depth, program.index, ("rax", "rcx"), surroundings)
     keeps_block = action.emit and surroundings.by_thread and rings is not None and rings.threads > 0
     if keeps_block:
         frame.push("rax")
@@ -171,7 +172,7 @@ def _emit_record(emission: Emission, frame: Frame, action: Record, surroundings:
     )
     compiler.enter()
     if program.matched_index is not None:
-        _count(emission, frame, program.matched_index, ("rax", "rcx"), surroundings)
+        _count(emission, frame.depth, program.matched_index, ("rax", "rcx"), surroundings)
     if action.emit:
         compiler.record(at("rsp", frame.depth - block_depth) if keeps_block else None)
     compiler.leave()
@@ -182,31 +183,52 @@ def _emit_record(emission: Emission, frame: Frame, action: Record, surroundings:
 def _emit_counts(
     emission: Emission, indexes: Sequence[int], live: Liveness, surroundings: Surroundings
 ) -> None:
-    """Counts with as few registers saved as possible; live flags wait in rax meanwhile."""
     number = THREAD_REGISTERS if surroundings.by_thread else LOCKED_REGISTERS
-    usable = [register for register in live.dead if register != "rax" or not live.flags]
-    others = [r for r in SCRATCH_REGISTERS if r not in usable and (r != "rax" or not live.flags)]
+    around = _around_counts(live.dead, live.flags, number)
+    emission.assembler.raw(around.before)
+    for index in indexes:
+        _count(emission, around.depth, index, around.registers, surroundings)
+    emission.assembler.raw(around.behind)
+
+
+class _AroundCounts(NamedTuple):
+    """What stands before and behind the counts of one probepoint, which registers they use, and how far the
+    stack pointer is below the program's."""
+
+    before: bytes
+    behind: bytes
+    registers: tuple[str, str]
+    depth: int
+
+
+@cache
+def _around_counts(dead: tuple[str, ...], flags: bool, number: int) -> _AroundCounts:
+    """With as few registers saved as possible; live `flags` wait in rax meanwhile."""
+    usable = [register for register in dead if register != "rax" or not flags]
+    others = [r for r in SCRATCH_REGISTERS if r not in usable and (r != "rax" or not flags)]
     scratch = (usable + others)[:number]
-    saved = [register for register in scratch if register in live.registers]
-    if live.flags and "rax" in live.registers:
+    saved = [register for register in scratch if register not in dead]
+    if flags and "rax" not in dead:
         saved.append("rax")
-    frame = Frame(emission.assembler)
+    assembler = Assembler(0)
+    frame = Frame(assembler)
     if saved:
         frame.enter(saved, flags=False)
-    if live.flags:
-        emission.assembler.raw(LAHF + SETO_AL)
-    for index in indexes:
-        _count(emission, frame, index, (scratch[0], scratch[-1]), surroundings)
-    if live.flags:
-        emission.assembler.raw(RESTORE_OVERFLOW + SAHF)
+    if flags:
+        assembler.raw(LAHF + SETO_AL)
+    depth, size = frame.depth, assembler.here
+    if flags:
+        assembler.raw(RESTORE_OVERFLOW + SAHF)
     if saved:
         frame.leave()
+    code = assembler.finish()
+    return _AroundCounts(code[:size], code[size:], (scratch[0], scratch[-1]), depth)
 
 
 def _count(
-    emission: Emission, frame: Frame, index: int, registers: tuple[str, str], surroundings: Surroundings
+    emission: Emission, depth: int, index: int, registers: tuple[str, str], surroundings: Surroundings
 ) -> None:
     if surroundings.by_thread:
-        count_by_thread(emission, frame, surroundings.runtime, index, registers)
+        count_by_thread(emission, depth, surroundings.runtime, index, registers)
     else:
-        count_by_process(emission, frame, surroundings.runtime, index, registers[0])
+        count_by_process(emission, depth, surroundings.runtime, index, registers[0])
