@@ -1,5 +1,5 @@
 // A child is forked, waits, and works later: what it has inherited can have changed in its parent meanwhile.
-// long: 100000
+// blocks: line
 #include "program.h"
 #include <sys/wait.h>
 
@@ -21,10 +21,8 @@ int main(int argc, char **argv)
                 _exit(2);
         _exit(0);
     }
-    if (waits) {
-        say_text("blocking");
-        read_line();
-    }
+    say_text("blocking");
+    read_line();
     require(write(go[1], "x", 1) == 1, "no pipe to write to");
     require(waitpid(child, &status, 0) == child, "no child to wait for");
     say("status", status);
