@@ -144,9 +144,6 @@ class Engine(Protocol):
         all. Raises ProbeError when an instruction cannot be relocated there.
         """
 
-    def discard(self, detour: Detour) -> None:
-        """Give back a detour that was built and never applied."""
-
     def apply(self, changes: Sequence[Change]) -> dict[int, Refusal]:
         """Make all changes in one stop, in forked children, too. A change that cannot be made leaves its
         stretch as it was: the refusals, by the index of the change."""

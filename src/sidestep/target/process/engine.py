@@ -173,10 +173,6 @@ class InlineEngine:
         interior = tuple(instruction.ip for instruction in instructions[1:])
         return Detour(dcr, interior, original[:JUMP_SIZE], buffer, labels)
 
-    def discard(self, detour: Detour) -> None:
-        """See base.Engine."""
-        self.space.release(detour.buffer.span)
-
     # Text
 
     def apply(self, changes: Sequence[Change]) -> dict[int, Refusal]:

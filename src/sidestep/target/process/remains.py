@@ -132,7 +132,7 @@ class Cleaned:
     complete: bool
 
 
-def clean(pid: int, *, even_if_alive: bool = False) -> Cleaned:
+def clean(pid: int) -> Cleaned:
     """Take out everything that sessions of dead controllers left in a process and in children that share it.
 
     Raises TargetError OTHER_SESSION when a controller is alive.
@@ -144,7 +144,7 @@ def clean(pid: int, *, even_if_alive: bool = False) -> Cleaned:
     lines: list[str] = []
     complete = True
     for session in found:
-        if session.controller_alive and not even_if_alive:
+        if session.controller_alive:
             raise TargetError(
                 f"process {pid}", errors.OTHER_SESSION, f"controller {session.header.controller_pid}"
             )
