@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+PAGE = 4096  # bytes
+
 
 class Range(NamedTuple):
     """Addresses from `start` up to, not including, `end`."""

@@ -189,15 +189,3 @@ def test_handlers_are_refused_by_name(program: Program) -> None:
     with pytest.raises(ProbeError) as caught:
         Kprobe(NAME, pre_handler=print)
     assert refused(caught) is errors.NOT_SUPPORTED
-
-
-def test_a_program_that_may_hide_interrupted_contexts_is_refused(build: Builder, run: Run) -> None:
-    """Green threads switched in a signal handler wait on stacks that cannot be found from outside."""
-    running = run(build("preempted"), "wait")
-    running.expect("ready")
-    with sidestep.attach(running.pid) as target, pytest.raises(ProbeError) as caught:
-        target.register_kprobe(Kprobe("work"))
-    assert refused(caught) is errors.SAVED_IP
-    running.send()
-    running.send()
-    assert running.finish().status == 0

@@ -1,5 +1,6 @@
 // Green threads that a timer's handler switches between: interrupted contexts wait on stacks of their own.
-// refusable: work
+// long: 200000000
+// only: glibc
 #include "program.h"
 #include <signal.h>
 #include <sys/time.h>
@@ -8,11 +9,16 @@
 #define THREADS 4
 
 static ucontext_t contexts[THREADS], back;
-static char stacks[THREADS][1 << 16];
 static volatile int current;
-static volatile long left, calls;
+static volatile long left[THREADS], sums[THREADS], calls[THREADS];
 
-PROBED long work(long value) { return value * 3 + 1; }
+PROBED unsigned work(unsigned value)
+{
+    value ^= value >> 1;
+    value += 3;
+    value ^= value << 5;
+    return value;
+}
 
 static void on_timer(int number)
 {
@@ -22,32 +28,38 @@ static void on_timer(int number)
     swapcontext(&contexts[before], &contexts[current]);
 }
 
-static void body(void)
+static void body(int index)
 {
-    while (left > 0) {
-        work(left);
-        calls = calls + 1;
-        left = left - 1;
-    }
+    struct itimerval often = {{0, 300}, {0, 300}};
+    if (index == 0) // not before a green thread runs, or main would be taken for one
+        setitimer(ITIMER_REAL, &often, NULL);
+    for (; left[index] > 0; left[index]--, calls[index]++)
+        sums[index] += work((unsigned)left[index]);
+    for (int other = 0; other < THREADS; other++)
+        while (left[other] > 0)
+            ;
     setcontext(&back);
 }
 
 int main(int argc, char **argv)
 {
     struct sigaction action = {.sa_handler = on_timer};
-    struct itimerval often = {{0, 1000}, {0, 1000}}, never = {{0, 0}, {0, 0}};
+    struct itimerval never = {{0, 0}, {0, 0}};
     sigaction(SIGALRM, &action, NULL);
-    begin(argc, argv, 200000);
-    left = size;
+    begin(argc, argv, 20000);
     for (int index = 0; index < THREADS; index++) {
+        left[index] = size / THREADS;
         getcontext(&contexts[index]);
-        contexts[index].uc_stack.ss_sp = stacks[index];
-        contexts[index].uc_stack.ss_size = sizeof stacks[index];
-        makecontext(&contexts[index], body, 0);
+        contexts[index].uc_stack.ss_sp = new_stack();
+        contexts[index].uc_stack.ss_size = STACK_SIZE;
+        makecontext(&contexts[index], (void (*)(void))body, 1, index);
     }
-    setitimer(ITIMER_REAL, &often, NULL);
     swapcontext(&back, &contexts[0]);
     setitimer(ITIMER_REAL, &never, NULL);
-    say("done working", left <= 0);
+    for (int index = 0; index < THREADS; index++)
+        free_stack(contexts[index].uc_stack.ss_sp);
+    for (int index = 0; index < THREADS; index++)
+        say("sum", sums[index]);
+    count("work", calls[0] + calls[1] + calls[2] + calls[3]);
     return end();
 }

@@ -172,6 +172,18 @@ UNUSED static void *shared_memory(size_t bytes)
     return memory;
 }
 
+#define STACK_SIZE (64 << 10)
+
+/* A stack with a guard page below it. */
+UNUSED static char *new_stack(void)
+{
+    char *guard = mmap(NULL, 4096 + STACK_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    require(guard != MAP_FAILED && mprotect(guard, 4096, PROT_NONE) == 0, "no stack");
+    return guard + 4096;
+}
+
+UNUSED static void free_stack(char *stack) { munmap(stack - 4096, 4096 + STACK_SIZE); }
+
 UNUSED static long add(long *counter, long number) { return __atomic_add_fetch(counter, number, __ATOMIC_SEQ_CST); }
 
 #endif

@@ -25,6 +25,8 @@ HAMMERED = {
     "signals": 1500,
     "forkthreads": 2000,
     "alloc": 2000000,
+    "preempted": 200000000,
+    "contexts_copied": 200000000,
 }
 
 

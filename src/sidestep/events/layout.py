@@ -129,6 +129,7 @@ class Header:
     ring_size: int = 0
     rings_address: int = 0
     arenas: tuple[Arena, ...] = ()
+    hides_contexts: bool = False  # interrupted contexts may wait anywhere in the target's memory
 
     def write(self, shared: Shared) -> None:
         """Writes the header; the magic goes last, so that a reader never takes half of one for a session."""
@@ -150,7 +151,7 @@ class Header:
             self.rings_address,
             self.target_pid,
             len(self.arenas),
-            0,
+            self.hides_contexts,
         )
         shared[len(MAGIC) : len(packed)] = packed[len(MAGIC) :]
         shared[: len(MAGIC)] = MAGIC
@@ -174,7 +175,7 @@ class Header:
             rings_address,
             target_pid,
             arena_count,
-            _,
+            hides_contexts,
         ) = _HEADER.unpack_from(shared, 0)
         if magic != MAGIC:
             raise LayoutError("no Sidestep session")
@@ -199,6 +200,7 @@ class Header:
             ring_size,
             rings_address,
             arenas,
+            bool(hides_contexts),
         )
 
 

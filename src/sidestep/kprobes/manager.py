@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ from sidestep.uninterrupted import uninterrupted
 Progress = Callable[[str, int, int], None]
 ROOM_FOR_BUFFER = 160  # bytes of a usual buffer, to make one arena for a whole batch
 KEEPING_INTERVAL = 0.1  # seconds
-TRIES = 4  # for a change that is refused because some thread will just return into its bytes
+PAUSE = 2e-3  # seconds before the second try, doubled for each further one
+TRIES = 6  # for a change that is refused because some thread will just return into its bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ class KprobeManager:
             ]
             temporary = all(refusal.reason is errors.SAVED_IP for _, refusal in failures)
             if temporary and attempt + 1 < TRIES:
+                time.sleep(PAUSE * 2**attempt)
                 continue
             if not partly:
                 first = touched[0]
@@ -266,7 +269,6 @@ class KprobeManager:
                 detour.scratch(placed.action for placed in active[address]),
             ),
             labels=labels,
-            size_before=len(plan.old[0].buffer.code) if plan.old else 0,
             room=room,
         )
 

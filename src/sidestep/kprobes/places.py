@@ -22,7 +22,9 @@ from sidestep.target.base import Inspected
 
 FAULT_SIGNALS = (4, 7, 8, 11)  # SIGILL SIGBUS SIGFPE SIGSEGV
 INSTALLERS = ("sigaction", "signal", "__sysv_signal", "bsd_signal", "sigvec", "__sigaction")
+SEARCHED_AT_MOST = 512 << 20  # bytes of memory, in a stop
 SWITCHES = ("swapcontext", "setcontext")
+SYNCHRONOUS = ("libcrypto",)
 C_LIBRARIES = ("libc", "ld-linux", "ld-musl", "libpthread")
 FIRST_LOOK = 32
 LOOK_AHEAD = 256  # bytes of code behind a probepoint that the liveness analysis looks at
@@ -43,7 +45,6 @@ class Places:
         self._seen: set[tuple[int, int, str, int, str]] = set()
         self._expected = 1
         self._handles_faults = self._has_shadow_stack = True
-        self._hides_contexts = True
         self._spans: dict[Module, Range] = {}
 
     def refresh(self) -> list[Module]:
@@ -69,7 +70,7 @@ class Places:
         self._expected = probes
         self._handles_faults = self._may_handle_faults()
         self._has_shadow_stack = self.process.has_shadow_stack
-        self._hides_contexts = self._may_hide_contexts()
+        self.process.hides_contexts = self._may_hide_contexts()
         for context in self._contexts.values():
             self._prepare(context)
 
@@ -84,13 +85,13 @@ class Places:
 
     def _may_hide_contexts(self) -> bool:
         """Whether the program switches stacks and handles signals: a context that was interrupted by a
-        signal and switched away from in its handler waits on a stack that nobody can find from outside."""
-        main = self.modules[0].functions if self.modules else None
-        switches = main is not None and any(main.mentions(name) for name in SWITCHES)
-        if not switches:
-            return False
-        may_install = self.process.held and main is not None and any(map(main.mentions, INSTALLERS))
-        return may_install or self.process.catches(*range(1, 32))
+        signal and switched away from in its handler waits on a stack that no thread refers to.
+
+        OpenSSL's jobs, linked in by many, are never switched in a handler.
+        """
+        own = [m for m in self.modules if not m.name.startswith((*C_LIBRARIES, *SYNCHRONOUS, "["))]
+        switches = any(module.functions.mentions(name) for module in own for name in SWITCHES)
+        return switches and (self.process.held or self.process.catches(*range(1, 65)))
 
     # Names
 
@@ -135,16 +136,16 @@ class Places:
 
     def verdict(self, location: Location) -> Placement | Refusal:
         """How a probe at the location is placed, or which rule forbids it."""
-        if self._hides_contexts:
-            detail = "the program switches stacks (swapcontext) and has signal handlers"
-            return Refusal(errors.SAVED_IP, detail)
         found = verdict(self._context(location.module), location.address)
-        if isinstance(found, Placement) and found.interior and _is_go(location.module):
-            # A preempted goroutine's instruction pointer is saved on a stack that nobody can find from
-            # outside.
-            return Refusal(
-                errors.SAVED_IP, "the Go runtime keeps saved instruction pointers of goroutines in its heap"
-            )
+        if isinstance(found, Placement) and found.interior:
+            if _is_go(location.module):
+                # A preempted goroutine's instruction pointer is saved in a form that nobody can find from
+                # outside.
+                detail = "the Go runtime keeps saved instruction pointers of goroutines in its heap"
+                return Refusal(errors.SAVED_IP, detail)
+            if self.process.hides_contexts and self.process.resident > SEARCHED_AT_MOST:
+                detail = "the program switches stacks, and has more memory than can be searched for them"
+                return Refusal(errors.SAVED_IP, detail)
         return found
 
     def _context(self, module: Module) -> ModuleContext:

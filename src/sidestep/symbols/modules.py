@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from sidestep import errors
-from sidestep.address import Range
+from sidestep.address import PAGE, Range
 from sidestep.errors import TargetError
 from sidestep.maps import Mapping, read_maps
 from sidestep.symbols.content import Reader, read_memory
@@ -18,7 +18,6 @@ from sidestep.symbols.functions import FunctionTable
 from sidestep.symbols.link_map import entry_point, load_order
 from sidestep.symbols.printable import clean
 
-PAGE = 4096
 VDSO = "[vdso]"
 _DELETED = " (deleted)"
 _MOST_MODULES = 1 << 13

@@ -105,9 +105,16 @@ class Inspected(Protocol):
     def held(self) -> bool:
         """It was launched and has not begun."""
 
+    hides_contexts: bool
+    """Interrupted contexts may wait elsewhere than on the threads' stacks: all memory is searched."""
+
     @property
     def has_shadow_stack(self) -> bool:
         """Whether returns are checked against a second stack."""
+
+    @property
+    def resident(self) -> int:
+        """Bytes of memory that it has now."""
 
     def catches(self, *signals: int) -> bool:
         """Whether the program has a handler for one of them."""
@@ -134,14 +141,13 @@ class Engine(Protocol):
         actions: Mapping[int, Sequence[Action]],
         liveness: Callable[[int], Liveness],
         labels: tuple[Label, ...],
-        size_before: int,
         room: int,
     ) -> Detour:
         """Write a detour buffer within reach of `near`; nothing leads into it yet. `original` has the DCR's
         bytes.
 
-        `size_before` is the size of the buffer that it replaces, `room` what the batch is likely to need in
-        all. Raises ProbeError when an instruction cannot be relocated there.
+        `room` is what the batch is likely to need in all. Raises ProbeError when an instruction cannot be
+        relocated there.
         """
 
     def apply(self, changes: Sequence[Change]) -> dict[int, Refusal]:

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sidestep import errors
-from sidestep.address import Range
+from sidestep.address import PAGE, Range
 from sidestep.errors import TargetError
 from sidestep.maps import Mapping, parse_maps
 from sidestep.target.process import procfs
 from sidestep.target.process.process import Window
 from sidestep.target.process.remote import RemoteCalls, explain
 
-PAGE = 4096
 REACH = (1 << 31) - (1 << 20)  # of a rel32 jump, less room for the code arena itself
 LOWEST, HIGHEST = 1 << 20, (1 << 47) - PAGE
 MEMFD_PATH = "/memfd:sidestep"

@@ -57,6 +57,7 @@ class InlineEngine:
         self._retired: list[Buffer] = []
         self._stale: list[Detour] = []  # gone from the target, but maybe not from a child
         self._runtimes: dict[int, Runtime] = {}
+        self._hides_contexts = process.hides_contexts
         self._around: dict[int, Surroundings] = {}
         mapping = [(0, layout.DATA_SIZE, 0)]
 
@@ -98,6 +99,7 @@ class InlineEngine:
             ring_size=self._ring_size,
             rings_address=self._rings.address if self._rings else 0,
             arenas=arenas,
+            hides_contexts=self._hides_contexts,
         ).write(self.shared.view)
 
     # Buffers
@@ -156,7 +158,6 @@ class InlineEngine:
         actions: Mapping[int, Sequence[Action]],
         liveness: Callable[[int], Liveness],
         labels: tuple[Label, ...],
-        size_before: int,
         room: int,
     ) -> Detour:
         """See base.Engine."""
@@ -167,7 +168,7 @@ class InlineEngine:
             made.append(built)
             return built.code
 
-        address, code = self.space.place(near, emit, size_before, room)
+        address, code = self.space.place(near, emit, room)
         self.process.memory.write(address, code)
         buffer = Buffer(address, code, made[-1].boundaries)
         interior = tuple(instruction.ip for instruction in instructions[1:])
@@ -182,6 +183,9 @@ class InlineEngine:
         that have a jump already change in the stop, when that jump is out; those of new probes are written
         before.
         """
+        if self.process.hides_contexts != self._hides_contexts:
+            self._hides_contexts = self.process.hides_contexts
+            self._write_header()
         rewritten = {label.index for change in changes for detour in change.old for label in detour.labels}
         for change in changes:
             if change.new is not None:
@@ -348,6 +352,7 @@ class InlineEngine:
             if error.reason in (errors.NO_SUCH_PROCESS, errors.PROCESS_GONE, errors.ZOMBIE):
                 return True
             raise
+        child.hides_contexts = self.process.hides_contexts
         try:
             return child.in_window(lambda window: not self._is_in(window) or function(window) is not False)
         except TargetError as error:

@@ -24,6 +24,7 @@ from sidestep.target.process.ptrace import Event, Request
 from sidestep.target.process.stop import Stop, StoppedThread, release, stopped
 
 T = TypeVar("T")
+TRIES, PAUSE = 40, 0.005  # seconds between windows, for a thread to come to a stack that can be used
 SIGNAL_FRAME_ROOM = 16 << 10  # bytes that a stack must have below the stack pointer to lend its thread
 
 
@@ -95,10 +96,10 @@ class Window:
     def calls(self) -> Iterator[remote.RemoteCalls]:
         """Borrow a thread for system calls in the target."""
         gadgets = self.process.gadgets(self.maps)
-        with remote.borrowed(self.stop, self.memory, gadgets, self._stacks()) as calls:
+        with remote.borrowed(self.stop, self.memory, gadgets, self.stacks()) as calls:
             yield calls
 
-    def _stacks(self) -> dict[int, int]:
+    def stacks(self) -> dict[int, int]:
         """The lowest address of each stack that has room, by thread: the main stack, or one with a guard
         below it.
 
@@ -130,6 +131,7 @@ class Process:
         self.memory = ProcessMemory(pid)
         self.child: subprocess.Popen[bytes] | None = None
         self.exit: Exit | None = None
+        self.hides_contexts = False  # see base.Inspected
         self._tracer = tracer
         self._held: Stop | None = None
         self._gadgets: remote.Gadgets | None = None
@@ -142,7 +144,10 @@ class Process:
             raise TargetError(f"process {pid}", errors.PROCESS_GONE, "its pid is used by another process now")
 
     def in_window(self, function: Callable[[Window], T]) -> T:
-        """Run a function while all threads are stopped. Everything slow is prepared before."""
+        """Run a function while all threads are stopped. Everything slow is prepared before.
+
+        Where it needs a stack and no thread is at one that can be used, threads are given time to come there.
+        """
 
         def work() -> T:
             if self._held is not None:
@@ -158,7 +163,14 @@ class Process:
                 if stop is not None and stop.exit_status is not None:
                     self.exit = Exit.from_status(stop.exit_status)
 
-        return self._tracer.run(work)
+        for attempt in range(TRIES):
+            try:
+                return self._tracer.run(work)
+            except TargetError as error:
+                if error.reason is not errors.NO_STACK or attempt + 1 == TRIES:
+                    raise
+            time.sleep(PAUSE)
+        raise AssertionError
 
     def _check_same_program(self) -> None:
         """The memory file of an address space that an exec replaced reads as empty: TargetError
@@ -204,6 +216,11 @@ class Process:
     def has_shadow_stack(self) -> bool:
         """Whether returns are checked against a second stack (CET)."""
         return "shstk" in procfs.read_status(self.pid).features
+
+    @property
+    def resident(self) -> int:
+        """Bytes of memory that it has now, not counting what is swapped out."""
+        return procfs.resident_size(self.pid)
 
     def catches(self, *signals: int) -> bool:
         """Whether the program has a handler for one of the signals."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sidestep import errors
+from sidestep.address import PAGE
 from sidestep.errors import TargetError
 
 PF_KTHREAD = 0x00200000
@@ -83,6 +84,14 @@ def thread_state(pid: int, tid: int) -> str:
     except (FileNotFoundError, ProcessLookupError):
         return "X"
     return stat[stat.rindex(b")") + 2 :].split()[0].decode()
+
+
+def resident_size(pid: int) -> int:
+    """Bytes of memory that a process has now; raises TargetError when it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * PAGE
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise TargetError(f"process {pid}", errors.PROCESS_GONE) from error
 
 
 def share_memory(pid: int, other: int) -> bool:

@@ -17,20 +17,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sidestep import errors
-from sidestep.address import Range
+from sidestep.address import PAGE, Range
 from sidestep.errors import TargetError
 from sidestep.events import layout
 from sidestep.maps import Mapping, read_maps
 from sidestep.target.base import JUMP_SIZE, jump
 from sidestep.target.process import procfs
-from sidestep.target.process.areas import MEMFD_PATH, PAGE, processes_that_map, unmap
+from sidestep.target.process.areas import MEMFD_PATH, processes_that_map, unmap
 from sidestep.target.process.memory import ProcessMemory
+from sidestep.target.process.pagemap import written_pages
 from sidestep.target.process.poke import evacuate, in_flight
 from sidestep.target.process.process import Window, attach
 
 OWNER = re.compile(re.escape(MEMFD_PATH) + r":(\d{1,10}):(\d{1,20})(?: |$)", re.ASCII)
 PATIENCE = 5.0  # seconds for threads to leave code of ours
-PRESENT, SWAPPED, OF_FILE = 1 << 63, 1 << 62, 1 << 61  # bits of an entry of /proc/PID/pagemap
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +171,7 @@ def _members(session: Session) -> list[int]:
 def _clean_one(pid: int, session: Session) -> tuple[int, str | None]:
     """How many jumps were taken out, and what keeps our memory there, if anything."""
     process = attach(pid, allow_seccomp=True)
+    process.hides_contexts = session.header.hides_contexts
     try:
         deadline = time.monotonic() + PATIENCE
         restored = 0
@@ -261,11 +262,6 @@ def _jumps_into(window: Window, arenas: Sequence[Range]) -> Iterator[int]:
 
 def _written_text(window: Window) -> Iterator[int]:
     """The pages of private file mappings with code that are copies of their own (proc_pid_pagemap(5))."""
-    with open(f"/proc/{window.process.pid}/pagemap", "rb", buffering=0) as file:
-        for mapping in window.maps:
-            if mapping.inode and "x" in mapping.perms and "p" in mapping.perms:
-                size = (mapping.end - mapping.start) // PAGE * 8
-                entries = os.pread(file.fileno(), size, mapping.start // PAGE * 8)
-                for number, (entry,) in enumerate(struct.iter_unpack("<Q", entries)):
-                    if entry & (PRESENT | SWAPPED) and not entry & OF_FILE:
-                        yield mapping.start + number * PAGE
+    text = [m for m in window.maps if m.inode and "x" in m.perms and "p" in m.perms]
+    for written in written_pages(window.process.pid, text):
+        yield from range(written.start, written.end, PAGE)

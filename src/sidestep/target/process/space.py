@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Callable
 
 from sidestep import errors
-from sidestep.address import Range
+from sidestep.address import PAGE, Range
 from sidestep.errors import TargetError
 from sidestep.events import layout
-from sidestep.target.process.areas import PAGE, CodeArena, create_arena
+from sidestep.target.process.areas import CodeArena, create_arena
+from sidestep.target.process.free import FreePlaces
 from sidestep.target.process.process import Process
 from sidestep.uninterrupted import uninterrupted
 
@@ -26,7 +26,7 @@ class CodeSpace:
     ) -> None:
         self._process, self._start_arena, self._announce = process, start_arena, announce
         self.arenas: list[CodeArena] = []
-        self._free: dict[int, list[tuple[int, int]]] = {}  # by arena address: (size, address), sorted
+        self._free: dict[int, FreePlaces] = {}  # by arena address
 
     def reserve(self, near: Range, size: int, room: int = 0) -> CodeArena:
         """An arena within reach of `near` with `size` bytes behind those in use; made, with `room`, if there
@@ -57,26 +57,24 @@ class CodeSpace:
             self.arenas = known
             self._announce(self.arenas)
             raise
-        self._free[arena.address] = []
+        self._free[arena.address] = FreePlaces()
         start = self._start_arena(arena, arena.address)
         self._process.memory.write(arena.address, start)
         arena.used = len(start) + ALIGNMENT - 1 & ~(ALIGNMENT - 1)
         return arena
 
-    def place(self, near: Range, emit: Emit, size_before: int = 0, room: int = 0) -> tuple[int, bytes]:
+    def place(self, near: Range, emit: Emit, room: int = 0) -> tuple[int, bytes]:
         """Emit code for where there is room; returns its address and bytes (not written yet).
 
-        `size_before` is the size of what it replaces: a freed place of that size is tried first. `room` is
-        how much the caller will place in all, if a new arena has to be made.
+        `room` is how much the caller will place in all, if a new arena has to be made.
         """
-        if size_before:
-            for arena in self.arenas:
-                if arena.reaches(near) and (found := self._take(arena, size_before)) is not None:
-                    size, address = found
-                    code = emit(arena, address)
-                    if len(code) <= size:
-                        return address, code
-                    insort(self._free[arena.address], (size, address))
+        for arena in self.arenas:
+            free = self._free[arena.address]
+            if arena.reaches(near) and (largest := free.largest) is not None:
+                code = emit(arena, largest.start)
+                if len(code) <= largest.size:
+                    free.take(self._rounded(len(code)))
+                    return largest.start, code
         arena = self.reserve(near, 2 * PAGE, room)
         code = emit(arena, arena.address + arena.used)
         if len(code) > arena.code_size - arena.used:
@@ -86,16 +84,11 @@ class CodeSpace:
         arena.used += self._rounded(len(code))
         return address, code
 
-    def _take(self, arena: CodeArena, size: int) -> tuple[int, int] | None:
-        free = self._free[arena.address]
-        index = bisect_left(free, (size, 0))
-        return free.pop(index) if index < len(free) else None
-
     def release(self, span: Range) -> None:
         """Make a buffer's bytes free. The caller has proved that nothing runs there or will return there."""
         for arena in self.arenas:
             if arena.address <= span.start < arena.address + arena.code_size:
-                insort(self._free[arena.address], (self._rounded(span.size), span.start))
+                self._free[arena.address].put(Range(span.start, span.start + self._rounded(span.size)))
 
     @staticmethod
     def _rounded(size: int) -> int:

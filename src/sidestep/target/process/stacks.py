@@ -11,13 +11,18 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from sidestep.address import Range
 from sidestep.maps import Mapping
+from sidestep.target.process.areas import MEMFD_PATH
+from sidestep.target.process.pagemap import written_pages
 from sidestep.target.process.process import Window
+from sidestep.target.process.remote import RED_ZONE
 
 LARGEST_STACK = 64 << 20
+CHUNK = 16 << 20  # bytes that are read at once
 # struct sigcontext of <asm/sigcontext.h>: .. rsp, rip, eflags, then cs, gs, fs, ss of 16 bits each.
 SEGMENTS = struct.pack("<HHHH", 0x33, 0, 0, 0x2B)
 RSP_BEFORE_SEGMENTS, RIP_BEFORE_SEGMENTS = 24, 16
@@ -36,7 +41,12 @@ def lying_in(addresses: Iterable[int], ranges: Sequence[Range]) -> set[Range]:
 
 
 def instruction_pointers(window: Window) -> set[int]:
-    """Every instruction pointer that a signal frame will restore; frames on other stacks are followed."""
+    """Every instruction pointer that a signal frame will restore; frames on other stacks are followed.
+
+    In a process that hides contexts all its own memory is searched, also for copies of signal frames.
+    """
+    if window.process.hides_contexts:
+        return _in_all_memory(window)
     starts = [mapping.start for mapping in window.maps]
     found: set[int] = set()
     for thread in window:
@@ -48,13 +58,48 @@ def instruction_pointers(window: Window) -> set[int]:
                 continue
             seen.add(mapping.start)
             stack = window.memory.read_available(pointer, min(mapping.end - pointer, LARGEST_STACK))
-            at = -1
-            while (at := stack.find(SEGMENTS, at + 1)) >= 0:
-                if at % 8 == 0 and at >= RSP_BEFORE_SEGMENTS:
-                    rsp, rip = struct.unpack_from("<QQ", stack, at - RSP_BEFORE_SEGMENTS)
-                    found.add(rip)
-                    pointers.append(rsp & ~7)
+            for saved in _saved(stack):
+                found.add(saved.rip)
+                pointers.append(saved.rsp & ~7)
     return found
+
+
+def _in_all_memory(window: Window) -> set[int]:
+    lowest = window.stacks()
+    unused = [  # below the stack pointer and its red zone
+        Range(lowest[thread.tid], thread.registers.rsp - RED_ZONE)
+        for thread in window
+        if thread.tid in lowest
+    ]
+    found: set[int] = set()
+    own = [m for m in window.maps if m.perms.startswith("rw") and not m.path.startswith(MEMFD_PATH)]
+    for pages in written_pages(window.process.pid, own):
+        before = b""
+        for start in range(pages.start, pages.end, CHUNK):
+            piece = before + window.memory.read_available(start, min(CHUNK, pages.end - start))
+            origin = start - len(before)
+            found.update(
+                saved.rip for saved in _saved(piece) if not any(origin + saved.at in span for span in unused)
+            )
+            before = piece[-RSP_BEFORE_SEGMENTS:]
+    return found
+
+
+class Saved(NamedTuple):
+    """What a signal frame will restore, and how far from the start of its memory it says so."""
+
+    at: int
+    rsp: int
+    rip: int
+
+
+def _saved(memory: bytes) -> Iterator[Saved]:
+    """Every signal frame in a piece of memory, of which the first byte lies at a multiple of 8."""
+    at = -1
+    while (at := memory.find(SEGMENTS, at + 1)) >= 0:
+        if at % 8 == 0 and at >= RSP_BEFORE_SEGMENTS:
+            rsp, rip = struct.unpack_from("<QQ", memory, at - RSP_BEFORE_SEGMENTS)
+            yield Saved(at, rsp, rip)
 
 
 def _mapping_of(maps: Sequence[Mapping], starts: Sequence[int], address: int) -> Mapping | None:

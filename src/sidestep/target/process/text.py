@@ -9,9 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from sidestep.address import Range
+from sidestep.address import PAGE, Range
 from sidestep.target.base import Memory
-from sidestep.target.process.areas import PAGE
 
 
 class Text:
