@@ -9,6 +9,7 @@
 #define THREADS 4
 
 static ucontext_t contexts[THREADS], back;
+static sigset_t alarm_only;
 static volatile int current;
 static volatile long left[THREADS], sums[THREADS], calls[THREADS];
 
@@ -33,6 +34,7 @@ static void body(int index)
     struct itimerval often = {{0, 300}, {0, 300}};
     if (index == 0) // not before a green thread runs, or main would be taken for one
         setitimer(ITIMER_REAL, &often, NULL);
+    sigprocmask(SIG_UNBLOCK, &alarm_only, NULL); // nor before this one is on its stack
     for (; left[index] > 0; left[index]--, calls[index]++)
         sums[index] += work((unsigned)left[index]);
     for (int other = 0; other < THREADS; other++)
@@ -46,10 +48,13 @@ int main(int argc, char **argv)
     struct sigaction action = {.sa_handler = on_timer};
     struct itimerval never = {{0, 0}, {0, 0}};
     sigaction(SIGALRM, &action, NULL);
+    sigemptyset(&alarm_only);
+    sigaddset(&alarm_only, SIGALRM);
     begin(argc, argv, 20000);
     for (int index = 0; index < THREADS; index++) {
         left[index] = size / THREADS;
         getcontext(&contexts[index]);
+        contexts[index].uc_sigmask = alarm_only;
         contexts[index].uc_stack.ss_sp = new_stack();
         contexts[index].uc_stack.ss_size = STACK_SIZE;
         makecontext(&contexts[index], (void (*)(void))body, 1, index);
