@@ -177,7 +177,7 @@ UNUSED static void *shared_memory(size_t bytes)
 /* A stack with a guard page below it. */
 UNUSED static char *new_stack(void)
 {
-    char *guard = mmap(NULL, 4096 + STACK_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *guard = (char *)mmap(NULL, 4096 + STACK_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     require(guard != MAP_FAILED && mprotect(guard, 4096, PROT_NONE) == 0, "no stack");
     return guard + 4096;
 }
