@@ -62,15 +62,19 @@ REFUSED = {
     "ff5424f1": ("callq *-0xf(%rsp)", "place that it pushes to"),
     "ff54ccf0": ("callq *-0x10(%rsp,%rcx,8)", "place that it pushes to"),
 }
+ON_AMD = {"0fffc0": "ud0", "48ff18": "lcalll *(%rax)"}  # no ModRM byte, no 64-bit form
 
 
+@pytest.mark.parametrize("amd", [False, True], ids=["intel", "amd"])
 @pytest.mark.parametrize("code", REFUSED)
-def test_what_cannot_move_is_refused_by_name(code: str) -> None:
-    (instruction,) = insn.decode(bytes.fromhex(code), HERE)
+def test_what_cannot_move_is_refused_by_name(code: str, amd: bool) -> None:
+    instruction = insn.decode(bytes.fromhex(code), HERE, amd=amd)[0]
     refusal = relocatable(instruction)
     assert refusal is not None
     assert refusal.reason is NOT_RELOCATABLE
     text, why = REFUSED[code]
+    if amd:
+        text = ON_AMD.get(code, text)
     assert f"`{text}" in refusal.detail
     assert f"at {HERE:#x}: " in refusal.detail
     assert why in refusal.detail
