@@ -66,7 +66,7 @@ PROCESS_GONE = _reason("process-gone", "the process went away", "", errno.ESRCH)
 SECCOMP = _reason(
     "seccomp",
     "the process filters its system calls (seccomp)",
-    "a filter may kill it for a call that probing needs",
+    "run as root, who may read the filters, or use `--allow-seccomp`: they may kill the process then",
     errno.EPERM,
 )
 THREAD_STUCK = _reason(

@@ -249,6 +249,8 @@ class Target:
             self._places.refresh()
             plain = not emit and spec.condition is None and tid is None and comm is None
             found = self._find(spec)
+            if not plain and self.process.recording_limits:
+                raise ProbeError(str(text), errors.SECCOMP, self.process.recording_limits)
             requests = [Request(Kprobe(spec.where, action=None if plain else action), each) for each in found]
             (globbed if spec.where.is_glob or len(found) > 1 else named).extend(requests)
         refused: Sequence[Refused] = []

@@ -10,7 +10,7 @@ from sidestep.target.process.remains import clean
 
 def sessions_text(pid: int) -> str:
     """The probes of all sessions in a process, whoever made them; raises TargetError."""
-    procfs.check_attachable(pid, allow_seccomp=True)
+    procfs.check_attachable(pid)
     lines: list[str] = []
     for session in remains.sessions(pid):
         controller = session.header.controller_pid

@@ -166,18 +166,3 @@ def test_however_it_is_built(
     outcome = running.finish()
     assert comparable(outcome) == comparable(expected), str(outcome)
     check_counts(name, probed, hits, counts(outcome))
-
-
-def test_a_program_that_filters_its_system_calls_is_refused(
-    sidestep: ModuleType, build: Builder, run: Run, bare: Bare
-) -> None:
-    """One call too many and the kernel would kill it."""
-    running = run(build("seccomp"), "wait")
-    running.expect("ready")
-    with pytest.raises(sidestep.TargetError) as refusal:
-        sidestep.attach(running.pid)
-    assert refusal.value.reason.name == sources()["seccomp"].refused
-    running.send()
-    run_until_done(running)
-    running.send()
-    assert comparable(running.finish()) == comparable(bare("seccomp"))

@@ -30,9 +30,9 @@ from sidestep.arch.x86_64.writer import Assembler
 from sidestep.events import layout
 
 SYS_GETPID: Final = 39
-_SYS_PRCTL: Final = 157
-_SYS_PROCESS_VM_READV: Final = 310
-_PR_GET_NAME: Final = 16
+SYS_PRCTL: Final = 157
+SYS_PROCESS_VM_READV: Final = 310
+PR_GET_NAME: Final = 16
 
 
 def read_memory(assembler: Assembler) -> int:
@@ -77,7 +77,7 @@ def read_memory(assembler: Assembler) -> int:
         mov("edx", 1),
         lea("r10", at("rsp", 16)),
         xor("r9d", "r9d"),
-        mov("eax", _SYS_PROCESS_VM_READV),
+        mov("eax", SYS_PROCESS_VM_READV),
     )
     assembler.raw(SYSCALL)
     assembler.emit(test("rax", "rax"))
@@ -112,7 +112,7 @@ def thread_name(assembler: Assembler) -> int:
     saved = ("rsi", "rdi")
     start = assembler.label("thread_name")
     save(assembler, saved)
-    emit(assembler, mov("rsi", "rcx"), mov("edi", _PR_GET_NAME), mov("eax", _SYS_PRCTL))
+    emit(assembler, mov("rsi", "rcx"), mov("edi", PR_GET_NAME), mov("eax", SYS_PRCTL))
     assembler.raw(SYSCALL)
     restore(assembler, saved)
     assembler.raw(RET)

@@ -45,7 +45,7 @@ from sidestep.events import layout
 from sidestep.events.record import COMM_SIZE, EventProgram, Field
 from sidestep.spec import Immediate, StackSlot
 
-_SYS_GETTID: Final = 186
+SYS_GETTID: Final = 186
 _BLOCK_SHIFT: Final = layout.COUNTER_BLOCK_SIZE.bit_length() - 1
 _RESERVATION_TRIES: Final = 32
 _CPU_MASK: Final = 0xFFF
@@ -139,7 +139,7 @@ class EventCompiler:
         if self._tid_offset is not None:
             self._assembler.emit(mov("eax", fs(self._tid_offset)))
         else:
-            self._assembler.emit(mov("eax", _SYS_GETTID))
+            self._assembler.emit(mov("eax", SYS_GETTID))
             self._assembler.raw(SYSCALL)
 
     def _filter_tid(self, tids: frozenset[int]) -> None:

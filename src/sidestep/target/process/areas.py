@@ -20,6 +20,25 @@ from sidestep.address import PAGE, Range
 from sidestep.errors import TargetError
 from sidestep.maps import Mapping, parse_maps
 from sidestep.target.process import procfs
+from sidestep.target.process.calls import (
+    ARENA_FLAGS,
+    LEAVING,
+    MADV_DONTDUMP,
+    MADV_WIPEONFORK,
+    MFD_CLOEXEC,
+    MFD_NOEXEC_SEAL,
+    PROT_NONE,
+    READ_EXECUTE,
+    READ_WRITE,
+    SHARED_FLAGS,
+    SYS_CLOSE,
+    SYS_MADVISE,
+    SYS_MEMFD_CREATE,
+    SYS_MMAP,
+    SYS_MPROTECT,
+    SYS_MUNLOCK,
+    SYS_MUNMAP,
+)
 from sidestep.target.process.process import Window
 from sidestep.target.process.remote import RemoteCalls, explain
 
@@ -27,28 +46,6 @@ REACH = (1 << 31) - (1 << 20)  # of a rel32 jump, less room for the code arena i
 LOWEST, HIGHEST = 1 << 20, (1 << 47) - PAGE
 MEMFD_PATH = "/memfd:sidestep"
 MAX_MAP_COUNT = Path("/proc/sys/vm/max_map_count")
-
-# x86-64 system calls and their constants (<asm/unistd_64.h>, <linux/mman.h>, <linux/memfd.h>)
-SYS_MMAP, SYS_MPROTECT, SYS_MUNMAP, SYS_MADVISE, SYS_MUNLOCK, SYS_CLOSE, SYS_MEMFD_CREATE = (
-    9,
-    10,
-    11,
-    28,
-    150,
-    3,
-    319,
-)
-PROT_NONE, PROT_READ, PROT_WRITE, PROT_EXEC = 0, 1, 2, 4
-MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MAP_FIXED_NOREPLACE, MAP_FIXED = (
-    1,
-    2,
-    0x20,
-    0x4000,
-    0x100000,
-    0x10,
-)
-MADV_DONTDUMP, MADV_WIPEONFORK = 16, 18
-MFD_CLOEXEC, MFD_NOEXEC_SEAL = 1, 8
 
 
 @dataclass(slots=True)
@@ -136,12 +133,11 @@ def _map_shared(
 ) -> None:
     """Map sparse memory without touching it, even in a process that called mlockall(MCL_FUTURE): that locks
     only what can be accessed, so access is given when nothing is to be locked any more."""
-    flags = MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE
     for offset, size, file_offset in mappings:
-        calls.call(SYS_MMAP, address + offset, size, PROT_NONE, flags, descriptor, file_offset)
+        calls.call(SYS_MMAP, address + offset, size, PROT_NONE, SHARED_FLAGS, descriptor, file_offset)
     total = max(offset + size for offset, size, _ in mappings)
     calls.call(SYS_MUNLOCK, address, total)
-    calls.call(SYS_MPROTECT, address, total, PROT_READ | PROT_WRITE)
+    calls.call(SYS_MPROTECT, address, total, READ_WRITE)
     calls.call(SYS_MADVISE, address, total, MADV_DONTDUMP)
 
 
@@ -157,13 +153,12 @@ def create_arena(
     whole or not at all."""
     check_map_count(window.maps, 2)
     arena = CodeArena(find_gap(window.maps, code_size + data_size, near), code_size, data_size)
-    flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE
     announce(arena)
     with window.calls() as calls:
         try:
-            calls.call(SYS_MMAP, arena.address, arena.size, PROT_READ | PROT_EXEC, flags, 2**64 - 1, 0)
+            calls.call(SYS_MMAP, arena.address, arena.size, READ_EXECUTE, ARENA_FLAGS, 2**64 - 1, 0)
             if data_size:
-                calls.call(SYS_MPROTECT, arena.process_page, data_size, PROT_READ | PROT_WRITE)
+                calls.call(SYS_MPROTECT, arena.process_page, data_size, READ_WRITE)
                 calls.call(SYS_MADVISE, arena.process_page, data_size, MADV_WIPEONFORK)
         except OSError as error:
             calls.call(SYS_MUNMAP, arena.address, arena.size)
@@ -176,7 +171,7 @@ def unmap(window: Window, spans: Sequence[Range], descriptors: Sequence[int] = (
     """Remove areas (and descriptors) of ours from the target."""
     if not spans and not descriptors:
         return
-    with window.calls() as calls:
+    with window.calls(LEAVING) as calls:
         for span in spans:
             calls.call(SYS_MUNMAP, span.start, span.size)
         for descriptor in descriptors:

@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 from sidestep import errors
 from sidestep.errors import TargetError
 from sidestep.maps import Mapping, read_maps
-from sidestep.target.process import procfs, ptrace, remote
+from sidestep.target.process import procfs, ptrace, remote, seccomp
+from sidestep.target.process.calls import INJECTED, Call
 from sidestep.target.process.memory import ProcessMemory
 from sidestep.target.process.ptrace import Event, Request
 from sidestep.target.process.stop import Stop, StoppedThread, release, stopped
@@ -93,10 +94,16 @@ class Window:
         return iter(self.stop)
 
     @contextmanager
-    def calls(self) -> Iterator[remote.RemoteCalls]:
-        """Borrow a thread for system calls in the target."""
+    def calls(self, needed: Sequence[Call] = INJECTED) -> Iterator[remote.RemoteCalls]:
+        """Borrow a thread for system calls in the target. Raises TargetError SECCOMP if its filters, which
+        may be new, may not allow those that are needed."""
+
+        def permit(thread: StoppedThread) -> None:
+            if not self.process.allows_seccomp:
+                seccomp.permit(self.process.pid, thread.tid, needed)
+
         gadgets = self.process.gadgets(self.maps)
-        with remote.borrowed(self.stop, self.memory, gadgets, self.stacks()) as calls:
+        with remote.borrowed(self.stop, self.memory, gadgets, self.stacks(), permit) as calls:
             yield calls
 
     def stacks(self) -> dict[int, int]:
@@ -132,6 +139,8 @@ class Process:
         self.child: subprocess.Popen[bytes] | None = None
         self.exit: Exit | None = None
         self.hides_contexts = False  # see base.Inspected
+        self.allows_seccomp = False  # the user answers for what filters of system calls do
+        self.recording_limits = ""  # why its filters may not allow what recording calls
         self._tracer = tracer
         self._held: Stop | None = None
         self._gadgets: remote.Gadgets | None = None
@@ -319,8 +328,21 @@ def _resume_held(stop: Stop, pid: int, request: Request) -> int:
 
 
 def attach(pid: int, *, allow_seccomp: bool = False) -> Process:
-    """A running process by pid. Nothing in it is touched yet. Raises TargetError with the reason."""
+    """A running process by pid. Nothing in it is touched yet. Raises TargetError with the reason.
+
+    One that filters its system calls is stopped to read the filters, unless `allow_seccomp`.
+    """
     if pid == os.getpid():
         raise TargetError(f"process {pid}", errors.NO_PERMISSION, "a process cannot probe itself")
-    status = procfs.check_attachable(pid, allow_seccomp=allow_seccomp)
-    return Process(pid, status, Tracer())
+    status = procfs.check_attachable(pid)
+    process = Process(pid, status, Tracer())
+    process.allows_seccomp = allow_seccomp
+    if not allow_seccomp and any(procfs.seccomp_mode(pid, tid) for tid in procfs.threads(pid)):
+        try:
+            process.recording_limits = process.in_window(
+                lambda window: seccomp.check(pid, [thread.tid for thread in window])
+            )
+        except BaseException:
+            process.close()
+            raise
+    return process

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,6 @@ class Status:
     state: str
     tracer: int
     thread_group: int
-    seccomp: int
     caught_signals: int
     start_time: int
     flags: int
@@ -53,7 +53,6 @@ def read_status(pid: int) -> Status:
         state=numbers[0].decode(),
         tracer=int(fields.get(b"TracerPid", b"0")),
         thread_group=int(fields.get(b"Tgid", b"0")),
-        seccomp=int(fields.get(b"Seccomp", b"0")),
         caught_signals=int(fields.get(b"SigCgt", b"0"), 16),
         start_time=int(numbers[19]),
         flags=int(numbers[6]),
@@ -84,6 +83,16 @@ def thread_state(pid: int, tid: int) -> str:
     except (FileNotFoundError, ProcessLookupError):
         return "X"
     return stat[stat.rindex(b")") + 2 :].split()[0].decode()
+
+
+def seccomp_mode(pid: int, tid: int) -> int:
+    """How a thread's system calls are filtered: 0 not at all, 1 strict mode, 2 filters; 0 when it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/task/{tid}/status").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    found = re.search(rb"^Seccomp:\t(\d+)$", status, re.M)
+    return int(found[1]) if found else 0
 
 
 def resident_size(pid: int) -> int:
@@ -123,7 +132,7 @@ def find(name: str) -> int:
     return found[0][0]
 
 
-def check_attachable(pid: int, *, allow_seccomp: bool = False) -> Status:
+def check_attachable(pid: int) -> Status:
     """Refuse what cannot be probed, before anything is touched; the errors say what to do."""
     status = read_status(pid)
     subject = f"process {pid} ({status.name})"
@@ -148,10 +157,6 @@ def check_attachable(pid: int, *, allow_seccomp: bool = False) -> Status:
         raise TargetError(subject, errors.NO_SUCH_PROCESS) from error
     if header[:4] != b"\x7fELF" or header[4] != 2 or header[18:20] != b"\x3e\x00":
         raise TargetError(subject, errors.NOT_64_BIT)
-    if status.seccomp and not allow_seccomp:
-        raise TargetError(
-            subject, errors.SECCOMP, "strict mode" if status.seccomp == 1 else "a filter is installed"
-        )
     return status
 
 

@@ -40,6 +40,7 @@ class Request(IntEnum):
     LISTEN = 0x4208
     GETSIGMASK = 0x420A
     SETSIGMASK = 0x420B
+    SECCOMP_GET_FILTER = 0x420C
 
 
 class Option(IntFlag):

@@ -137,7 +137,7 @@ def clean(pid: int) -> Cleaned:
 
     Raises TargetError OTHER_SESSION when a controller is alive.
     """
-    procfs.check_attachable(pid, allow_seccomp=True)
+    procfs.check_attachable(pid)
     found = sessions(pid)
     if not found:
         return Cleaned(f"process {pid}: nothing to clean", True)

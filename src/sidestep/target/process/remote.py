@@ -12,13 +12,14 @@ import errno
 import os
 import signal
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sidestep import errors
 from sidestep.errors import TargetError
 from sidestep.target.process import frame, ptrace
+from sidestep.target.process.calls import SYS_GETPID, SYS_RT_SIGRETURN
 from sidestep.target.process.memory import ProcessMemory
 from sidestep.target.process.ptrace import Event, Registers, Request
 from sidestep.target.process.stop import Stop, StoppedThread
@@ -27,7 +28,6 @@ ALL_SIGNALS = 2**64 - 1
 RED_ZONE = 128
 RESTART_BLOCK = 2**64 - 516  # -ERESTART_RESTARTBLOCK
 SCRATCH = 512  # bytes for strings and structures that a call is given
-SYS_RT_SIGRETURN = 15
 SYSCALL_RET = b"\x0f\x05\xc3"
 RESTORERS = (
     b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05",
@@ -100,7 +100,7 @@ class RemoteCalls:
             chain = struct.pack("<QQQ", self._gadgets.pop_rax, SYS_RT_SIGRETURN, self._gadgets.syscall_ret)
             self._memory.write(frame_address - 16, chain + image[8:])
             self._stack = frame_address - 16
-        self._prepare(39)  # getpid: harmless, should the controller die right here
+        self._prepare(SYS_GETPID)  # harmless, should the controller die right here
         ptrace.set_signal_mask(tid, ALL_SIGNALS)
 
     def _prepare(self, number: int, arguments: tuple[int, ...] = ()) -> None:
@@ -167,11 +167,13 @@ def borrowed(
     memory: ProcessMemory,
     gadgets: Gadgets,
     stacks: dict[int, int],
+    permit: Callable[[StoppedThread], object],
     scratch_stack: int | None = None,
 ) -> Iterator[RemoteCalls]:
     """Borrow a thread for system calls.
 
     `stacks` has, for each thread with a stack that can be used, the lowest mapped address of that stack.
+    `permit` raises if the thread must not make them.
     What is overwritten below the red zone is put back. With `scratch_stack` (the top of an area of ours)
     nothing of the target's stack is touched.
     """
@@ -184,6 +186,7 @@ def borrowed(
         base = (top - size) & ~63
         if scratch_stack is None and base < stacks[thread.tid]:
             continue
+        permit(thread)
         saved = memory.read(base, top - base)
         calls = RemoteCalls(stop, thread, memory, gadgets, base)
         try:

@@ -1,0 +1,58 @@
+"""The system calls that are made in a target: x86-64 numbers, constants, and what a filter sees of them.
+
+From <asm/unistd_64.h>, <linux/mman.h> and <linux/memfd.h>.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sidestep.arch.x86_64 import reading, recording
+
+SYS_CLOSE, SYS_MMAP, SYS_MPROTECT, SYS_MUNMAP, SYS_RT_SIGRETURN = 3, 9, 10, 11, 15
+SYS_MADVISE, SYS_GETPID, SYS_MUNLOCK, SYS_MEMFD_CREATE = 28, 39, 150, 319
+
+PROT_NONE, _READ, _WRITE, _EXECUTE = 0, 1, 2, 4
+READ_WRITE, READ_EXECUTE = _READ | _WRITE, _READ | _EXECUTE
+_MAP_SHARED, _MAP_PRIVATE, _MAP_ANONYMOUS, _MAP_NORESERVE, _MAP_FIXED_NOREPLACE = 1, 2, 0x20, 0x4000, 0x100000
+SHARED_FLAGS = _MAP_SHARED | _MAP_NORESERVE | _MAP_FIXED_NOREPLACE
+ARENA_FLAGS = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE | _MAP_FIXED_NOREPLACE
+MADV_DONTDUMP, MADV_WIPEONFORK = 16, 18
+MFD_CLOEXEC, MFD_NOEXEC_SEAL = 1, 8
+
+
+class Call(NamedTuple):
+    """A system call as a filter sees it. None: an argument that is not known before, as those not given."""
+
+    name: str
+    number: int
+    arguments: tuple[int | None, ...] = ()
+
+
+LEAVING = (
+    Call("getpid", SYS_GETPID),
+    Call("rt_sigreturn", SYS_RT_SIGRETURN),
+    Call("munmap", SYS_MUNMAP),
+    Call("close", SYS_CLOSE),
+)
+INJECTED = (
+    *LEAVING,
+    Call("memfd_create", SYS_MEMFD_CREATE, (None, MFD_CLOEXEC | MFD_NOEXEC_SEAL)),
+    Call("memfd_create", SYS_MEMFD_CREATE, (None, MFD_CLOEXEC)),
+    Call("mmap", SYS_MMAP, (None, None, PROT_NONE, SHARED_FLAGS)),
+    Call("mmap", SYS_MMAP, (None, None, READ_EXECUTE, ARENA_FLAGS, 2**64 - 1, 0)),
+    Call("munlock", SYS_MUNLOCK),
+    Call("mprotect", SYS_MPROTECT, (None, None, READ_WRITE)),
+    Call("madvise", SYS_MADVISE, (None, None, MADV_DONTDUMP)),
+    Call("madvise", SYS_MADVISE, (None, None, MADV_WIPEONFORK)),
+)
+"""What a borrowed thread is made to call (see remote.py), with the arguments that are always the same.
+LEAVING: what takes out what is there."""
+
+COUNTING = (Call("getpid", reading.SYS_GETPID),)
+RECORDING = (
+    Call("gettid", recording.SYS_GETTID),
+    Call("process_vm_readv", reading.SYS_PROCESS_VM_READV, (None, None, 1, None, None, 0)),
+    Call("prctl", reading.SYS_PRCTL, (reading.PR_GET_NAME,)),
+)
+"""What code of ours in the target calls at a hit that is counted, or recorded."""
