@@ -197,7 +197,7 @@ class InlineEngine:
 
         def work(window: Window) -> tuple[dict[int, Refusal], set[int], bytes]:
             refused = poke.make(window, note)
-            return refused, addresses_in_use(window), last_pid()
+            return refused, addresses_in_use(window, self.space.routines), last_pid()
 
         refused, in_use, newest = self.process.in_window(work)
         followed = [change for i, change in enumerate(changes) if i not in refused and change.old]
@@ -224,7 +224,9 @@ class InlineEngine:
             seen.update(fresh)
             for child in fresh:
                 try:
-                    self._in_child(child, lambda window: follow(window, changes, self._stale))
+                    self._in_child(
+                        child, lambda window: follow(window, changes, self._stale, self.space.routines)
+                    )
                 except (TargetError, OSError):  # stuck, or traced by somebody: `remove` tries again
                     self._stale += [detour for change in changes for detour in change.old]
 
@@ -279,7 +281,7 @@ class InlineEngine:
         deadline = time.monotonic() + timeout
         spans = [buffer.span for buffer in self._retired]
         while spans and self.alive:
-            if not self.process.in_window(lambda window: in_flight(window, spans)):
+            if not self.process.in_window(lambda window: in_flight(window, spans, self.space.routines)):
                 return True
             if time.monotonic() > deadline:
                 return False

@@ -7,17 +7,19 @@ in. At every point each thread stands either in code that is as it was, or in a 
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from sidestep import errors
 from sidestep.address import Range
+from sidestep.arch.x86_64.runtime import STACK_OF_ROUTINES
 from sidestep.errors import Refusal
 from sidestep.target.base import JUMP_SIZE, Change, Detour
 from sidestep.target.process.process import Window
 from sidestep.target.process.ptrace import Registers
-from sidestep.target.process.stacks import instruction_pointers, lying_in
+from sidestep.target.process.stacks import Context, instruction_pointers, interrupted, lying_in
 from sidestep.target.process.stop import StoppedThread
 from sidestep.target.process.text import Text
 
@@ -149,7 +151,9 @@ def take_out(window: Window, detours: Sequence[Detour]) -> None:
     evacuate(window, moves)
 
 
-def follow(window: Window, changes: Sequence[Change], stale: Sequence[Detour]) -> None:
+def follow(
+    window: Window, changes: Sequence[Change], stale: Sequence[Detour], routines: Sequence[Range]
+) -> None:
     """Make changes of the target's text in a child that has inherited what was there before.
 
     What comes instead of a detour goes into the child as well, or its probes would count no more there. Where
@@ -157,7 +161,7 @@ def follow(window: Window, changes: Sequence[Change], stale: Sequence[Detour]) -
     the old one. `stale` are detours that may still be in use in some child.
     """
     news = [change.new for change in changes if change.new is not None]
-    used = in_flight(window, [new.buffer.span for new in news])
+    used = in_flight(window, [new.buffer.span for new in news], routines)
     used.update(detour.buffer.span for detour in stale)
     possible = [change for change in changes if change.new is None or _has_room(window, change.new, used)]
     for change in possible:
@@ -184,11 +188,20 @@ def evacuate(window: Window, moves: Mapping[int, int]) -> None:
             move(thread, original, original)
 
 
-def in_flight(window: Window, spans: Sequence[Range]) -> set[Range]:
-    """Which of our code spans some thread is in, or will return into."""
-    return lying_in(addresses_in_use(window), spans)
+def in_flight(window: Window, spans: Sequence[Range], routines: Sequence[Range] = ()) -> set[Range]:
+    """Which of our code spans some thread is in, or will return into. For buffers, where they call routines
+    of ours that lie elsewhere, `routines` says where."""
+    return lying_in(addresses_in_use(window, routines), spans)
 
 
-def addresses_in_use(window: Window) -> set[int]:
-    """Where each thread is, and where it will return to from signal handlers."""
-    return instruction_pointers(window) | {thread.registers.rip for thread in window}
+def addresses_in_use(window: Window, routines: Sequence[Range]) -> set[int]:
+    """Where each thread is, and where it will return to: from signal handlers, and from our `routines`."""
+    contexts = interrupted(window)
+    contexts.update(Context(thread.registers.rip, thread.registers.rsp) for thread in window)
+    found = {context.ip for context in contexts}
+    for context in contexts:
+        if any(context.ip in span for span in routines):
+            # One of the words is where it returns to. Of the others an address in a buffer does no harm.
+            stack = window.memory.read_available(context.stack_pointer, STACK_OF_ROUTINES)
+            found.update(struct.unpack(f"<{len(stack) // 8}Q", stack[: len(stack) // 8 * 8]))
+    return found

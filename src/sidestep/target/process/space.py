@@ -26,6 +26,7 @@ class CodeSpace:
     ) -> None:
         self._process, self._start_arena, self._announce = process, start_arena, announce
         self.arenas: list[CodeArena] = []
+        self.routines: list[Range] = []  # what each of them begins with
         self._free: dict[int, FreePlaces] = {}  # by arena address
 
     def reserve(self, near: Range, size: int, room: int = 0) -> CodeArena:
@@ -60,7 +61,8 @@ class CodeSpace:
         self._free[arena.address] = FreePlaces()
         start = self._start_arena(arena, arena.address)
         self._process.memory.write(arena.address, start)
-        arena.used = len(start) + ALIGNMENT - 1 & ~(ALIGNMENT - 1)
+        self.routines.append(Range(arena.address, arena.address + len(start)))
+        arena.used = self._rounded(len(start))
         return arena
 
     def place(self, near: Range, emit: Emit, room: int = 0) -> tuple[int, bytes]:

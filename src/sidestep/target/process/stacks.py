@@ -1,10 +1,10 @@
 """Saved instruction pointers: where interrupted code will go on, from the signal frames on the threads'
 stacks.
 
-Only a signal handler can have interrupted code inside a DCR or inside code of ours. Return addresses never
-point there: a call is the last instruction of its DCR, its copy pushes the original return address, and a
-routine of ours that is called has the thread's (or the interrupted) instruction pointer in our code as well.
-So only signal frames are looked for, by what the kernel puts into each: the user's code and stack segments.
+Only a signal handler can have interrupted code inside a DCR or inside code of ours. The program's return
+addresses never point there: a call is the last instruction of its DCR, and its copy pushes the original
+return address. So only signal frames are looked for, by what the kernel puts into each: the user's code and
+stack segments. (A routine of ours returns into the buffer that called it: see `addresses_in_use` in poke.py.)
 """
 
 from __future__ import annotations
@@ -40,15 +40,27 @@ def lying_in(addresses: Iterable[int], ranges: Sequence[Range]) -> set[Range]:
     return found
 
 
+class Context(NamedTuple):
+    """Where code is, or will go on."""
+
+    ip: int
+    stack_pointer: int
+
+
 def instruction_pointers(window: Window) -> set[int]:
-    """Every instruction pointer that a signal frame will restore; frames on other stacks are followed.
+    """Every instruction pointer that a signal frame will restore."""
+    return {context.ip for context in interrupted(window)}
+
+
+def interrupted(window: Window) -> set[Context]:
+    """What signal frames will restore; frames on other stacks are followed.
 
     In a process that hides contexts all its own memory is searched, also for copies of signal frames.
     """
     if window.process.hides_contexts:
         return _in_all_memory(window)
     starts = [mapping.start for mapping in window.maps]
-    found: set[int] = set()
+    found: set[Context] = set()
     for thread in window:
         pointers, seen = [thread.registers.rsp & ~7], set[int]()
         while pointers:
@@ -59,19 +71,19 @@ def instruction_pointers(window: Window) -> set[int]:
             seen.add(mapping.start)
             stack = window.memory.read_available(pointer, min(mapping.end - pointer, LARGEST_STACK))
             for saved in _saved(stack):
-                found.add(saved.rip)
+                found.add(Context(saved.rip, saved.rsp))
                 pointers.append(saved.rsp & ~7)
     return found
 
 
-def _in_all_memory(window: Window) -> set[int]:
+def _in_all_memory(window: Window) -> set[Context]:
     lowest = window.stacks()
     unused = [  # below the stack pointer and its red zone
         Range(lowest[thread.tid], thread.registers.rsp - RED_ZONE)
         for thread in window
         if thread.tid in lowest
     ]
-    found: set[int] = set()
+    found: set[Context] = set()
     own = [m for m in window.maps if m.perms.startswith("rw") and not m.path.startswith(MEMFD_PATH)]
     for pages in written_pages(window.process.pid, own):
         before = b""
@@ -79,7 +91,9 @@ def _in_all_memory(window: Window) -> set[int]:
             piece = before + window.memory.read_available(start, min(CHUNK, pages.end - start))
             origin = start - len(before)
             found.update(
-                saved.rip for saved in _saved(piece) if not any(origin + saved.at in span for span in unused)
+                Context(saved.rip, saved.rsp)
+                for saved in _saved(piece)
+                if not any(origin + saved.at in span for span in unused)
             )
             before = piece[-RSP_BEFORE_SEGMENTS:]
     return found
