@@ -41,6 +41,12 @@ NO_SUCH_PROCESS = _reason(
 SEVERAL_PROCESSES = _reason(
     "several-processes", "several processes have that name", "give one of the pids", errno.EINVAL
 )
+SEVERAL_NAMESPACES = _reason(
+    "several-namespaces",
+    "several processes have that pid in namespaces of their own",
+    "give the pid that it has here",
+    errno.EINVAL,
+)
 NO_PERMISSION = _reason(
     "no-permission",
     "not allowed to trace this process",
@@ -189,6 +195,12 @@ FOREIGN_BREAKPOINT = _reason(
 )
 FOREIGN_BYTES = _reason("foreign-bytes", "the code in memory is not the code of the file", "", errno.EBUSY)
 BLACKLISTED = _reason("blacklisted", "probing this code is not allowed", "", errno.EINVAL)
+TEXT_COPIED = _reason(
+    "text-copied",
+    "the program runs a copy of this code in anonymous memory",
+    "run it without that option (huge pages for code), or probe another module",
+    errno.EACCES,
+)
 SHARED_TEXT = _reason(
     "shared-text", "the code is mapped shared, a change could reach the file", "", errno.EACCES
 )

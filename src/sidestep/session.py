@@ -396,12 +396,13 @@ class Target:
 
 
 def attach(target: int | str, *, allow_seccomp: bool = False, ring_size: int | None = None) -> Target:
-    """A running process by pid or name. What a dead controller left in it is taken out first.
+    """A running process by pid (here, or the one that it has in its own namespace) or by name. What a dead
+    controller left in it is taken out first.
 
     Raises TargetError: no such process, several of that name, not permitted, traced by somebody else, and so
     on. `ring_size` is in bytes, for each CPU.
     """
-    pid = target if isinstance(target, int) else int(target) if target.isdigit() else procfs.find(target)
+    pid = procfs.choose(target)
     process = linux.attach(pid, allow_seccomp=allow_seccomp)
     try:
         found = remains.sessions(pid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from sidestep import errors
 from sidestep.errors import ProbeError, TargetError
 from sidestep.maps import read_maps
 from sidestep.spec import Where
-from sidestep.symbols import modules as modules_file
+from sidestep.symbols import mapped
 from sidestep.symbols.content import Reader
 from sidestep.symbols.elf import ElfFile
 from sidestep.symbols.ifunc import chosen_variant
@@ -175,16 +176,16 @@ def test_ways_to_open_a_file_that_is_gone(
     program.unlink()
     opened = ElfFile.open
 
-    def open_some(path: str) -> ElfFile:
+    def open_some(path: str, root: str | None = None) -> ElfFile:
         if (
             str(tmp_path) in path
             or ("map_files" in path and readable != "map_files")
             or (path.endswith("exe") and readable == "nothing")
         ):
             raise TargetError(path, errors.ELF_MALFORMED, "Permission denied")
-        return opened(path)
+        return opened(path, root)
 
-    monkeypatch.setattr(modules_file.ElfFile, "open", open_some)
+    monkeypatch.setattr(mapped.ElfFile, "open", open_some)
     modules = modules_of(running)
     main = modules[0]
     assert main.name == "program"
@@ -198,6 +199,93 @@ def test_ways_to_open_a_file_that_is_gone(
         # Without section headers only the dynamic symbols and the unwind entries are left.
         assert set(main.functions.frames.starts) == set(whole.functions.frames.starts)
         assert list(main.elf.relative_targets) == list(whole.elf.relative_targets)
+
+
+def test_a_file_at_the_path_that_is_another_one_is_said(
+    build: Builder, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the mapped file cannot be opened (without CAP_SYS_ADMIN): both build-ids are told."""
+    program = tmp_path / "program"
+    shutil.copy(build("count"), program)
+    running = waiting(run, program)
+    opened = ElfFile.open
+
+    def open_few(path: str, root: str | None = None) -> ElfFile:
+        if "map_files" in path or path.endswith("exe"):
+            raise TargetError(path, errors.ELF_MALFORMED, "Permission denied")
+        return opened(path, root)
+
+    monkeypatch.setattr(mapped.ElfFile, "open", open_few)
+    mine, other = opened(str(program)).build_id, opened(str(build("args"))).build_id
+    for replacement in (build("args"), None):
+        program.unlink()
+        if replacement is not None:
+            shutil.copy(replacement, program)
+        module = modules_of(running)[0]
+        assert (module.deleted, module.file, module.elf.build_id) == (True, "", mine)
+        if replacement is not None:
+            assert f"build-id {other} there, {mine} in memory" in module.note
+        else:
+            assert "cannot be opened" in module.note
+        with pytest.raises(ProbeError) as unknown:
+            resolve([module], Where("program", "no_such_function"), reader(running.pid))
+        assert module.note in str(unknown.value)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "link to itself", "device"])
+def test_something_else_stands_at_the_path(build: Builder, run: Run, tmp_path: Path, kind: str) -> None:
+    """Nothing waits for somebody to write into a FIFO, and no device is opened."""
+    program = tmp_path / "program"
+    shutil.copy(build("count"), program)
+    running = waiting(run, program)
+    program.unlink()
+    if kind == "fifo":
+        os.mkfifo(program)
+    elif kind == "folder":
+        program.mkdir()
+    elif kind == "device":
+        try:
+            os.mknod(program, 0o600 | stat.S_IFCHR, os.makedev(10, 130))  # /dev/watchdog
+        except PermissionError:
+            pytest.skip("only root makes devices")
+    else:
+        program.symlink_to(program)
+    main = modules_of(running)[0]
+    assert (main.path, main.deleted, main.is_main) == (str(program), True, True)
+    assert main.functions.named("main")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a b", " leading", "with (deleted)", "new\nline", "back\\012slash", "esc\x1b[31mape", "tab\there",
+        "umläut", b"latin\xe4".decode("utf-8", "surrogateescape"), "[vdso]", "[heap]", "a" * 250,
+    ],
+)  # fmt: skip
+def test_programs_with_odd_names(build: Builder, run: Run, tmp_path: Path, name: str) -> None:
+    program = tmp_path / name
+    shutil.copy(build("count"), program)
+    running = waiting(run, program)
+    for deleted in (False, True):
+        main = modules_of(running)[0]
+        assert main.is_main
+        assert main.name.isprintable()
+        assert main.functions.named("main")
+        assert main.deleted is deleted
+        if "\\" not in name:  # the kernel writes \\012 for a newline, and a backslash as it is
+            assert main.path == str(program)
+        if not deleted:
+            program.unlink()
+
+
+def test_code_that_was_copied_into_anonymous_memory(build: Builder, run: Run) -> None:
+    """Code that was moved into huge pages is found, with its name."""
+    running = waiting(run, build("copied_text"))
+    main = modules_of(running)[0]
+    assert main.name == "copied_text"
+    assert main.bias + main.elf.entry in main
+    anonymous = [m for m in read_maps(running.pid) if "x" in m.perms and not m.inode and not m.path]
+    assert [m for m in anonymous if m.start in main]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a mount namespace")

@@ -9,6 +9,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from sidestep.cli.output import say
+
 
 class UsageError(Exception):
     """The command line asks for something that does not go together. Exit code 2."""
@@ -45,11 +47,14 @@ def choose_pid(pid: int | None, name: str | None) -> int:
     """The process that -p or -n gives."""
     if (pid is None) == (name is None):
         raise UsageError("give one of -p PID and -n NAME")
-    if pid is not None:
-        return pid
     from sidestep.target.process import procfs
 
-    return procfs.find(name or "")
+    if pid is None:
+        return procfs.find(name or "")
+    chosen = procfs.choose(pid)
+    if chosen != pid:
+        say(f"process {chosen} is meant, which is {pid} in its own pid namespace")
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)

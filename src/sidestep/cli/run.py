@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, TextIO, TypeAlias
 
 from sidestep.cli.figures import Figures
 from sidestep.cli.interrupt import Interrupt
-from sidestep.cli.options import Choice, Format, UsageError
+from sidestep.cli.options import Choice, Format, UsageError, choose_pid
 from sidestep.cli.output import OutputClosedError, os_error, plural, result_stream, say, silence
 from sidestep.cli.progress import Progress
 from sidestep.errors import PROCESS_GONE, ProbeSyntaxError, SidestepError, TargetError
@@ -151,8 +151,7 @@ def _open(plan: Plan) -> Target | int:
 
     choice = plan.choice
     if choice.command is None:
-        process = choice.pid if choice.pid is not None else choice.name or ""
-        return attach(process, allow_seccomp=plan.allow_seccomp)
+        return attach(choose_pid(choice.pid, choice.name), allow_seccomp=plan.allow_seccomp)
     try:
         return launch(list(choice.command))
     except FileNotFoundError:

@@ -16,6 +16,7 @@ from sidestep.safety.context import ModuleContext
 from sidestep.safety.region import Placement
 from sidestep.safety.verdict import verdict
 from sidestep.spec import SymbolMemory, Where
+from sidestep.symbols.mapped import HUGE_PAGES, VDSO
 from sidestep.symbols.modules import Module, read_modules
 from sidestep.symbols.resolve import Location, Symbolizer, data_address, resolve
 from sidestep.target.base import Inspected
@@ -61,7 +62,8 @@ class Places:
             self._symbolizer = None
         for module in self.modules:
             mine = [m for m in code if m.start in module]
-            self._private[module] = (all(m.inode for m in mine), any("s" in m.perms for m in mine))
+            is_file = all(m.inode and not m.path.startswith(HUGE_PAGES) for m in mine)
+            self._private[module] = (is_file, any("s" in m.perms for m in mine))
         return self.modules
 
     def expect(self, probes: int) -> None:
@@ -159,6 +161,7 @@ class Places:
                 bias=module.bias,
                 memory=self.original_bytes,
                 is_file=is_file,
+                is_copied=not is_file and module.name != VDSO,
                 is_shared=is_shared,
             )
             self._prepare(context)

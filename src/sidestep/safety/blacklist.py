@@ -18,7 +18,7 @@ from sidestep.address import Range
 from sidestep.arch.x86_64.code import FunctionCode
 from sidestep.arch.x86_64.insn import is_syscall
 from sidestep.arch.x86_64.placement import Cover, describe, leaving_system_call
-from sidestep.errors import BLACKLISTED, SHARED_TEXT, Refusal
+from sidestep.errors import BLACKLISTED, SHARED_TEXT, TEXT_COPIED, Refusal
 from sidestep.safety.context import ModuleContext
 
 VSYSCALL_PAGE = Range(0xFFFFFFFFFF600000, 0xFFFFFFFFFF601000)
@@ -43,6 +43,8 @@ def refused_module(context: ModuleContext) -> Refusal | None:
     """Nothing in this module can be probed."""
     if context.is_shared:
         return Refusal(SHARED_TEXT, context.name)
+    if context.is_copied:
+        return Refusal(TEXT_COPIED, context.name)
     if not context.is_file:
         return Refusal(BLACKLISTED, f"the code of {context.name} is no private mapping of a file")
     return None

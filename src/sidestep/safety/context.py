@@ -104,6 +104,7 @@ class ModuleContext:
     shadow_stacks   a thread has a shadow stack, on which calls cannot be imitated
     forbidden       run-time addresses that are not probed, each with what they are (Sidestep's own areas)
     is_file         the code is a private mapping of a file (the vdso is not)
+    is_copied       code of the file was replaced by a copy in memory that is no file
     is_shared       the code is mapped MAP_SHARED
     probes          about how many probes will be placed here: chooses how references are looked up
     progress        called with (bytes done, bytes in all) while a large module is searched
@@ -118,6 +119,7 @@ class ModuleContext:
     shadow_stacks: bool = False
     forbidden: Sequence[tuple[Range, str]] = ()
     is_file: bool = True
+    is_copied: bool = False
     is_shared: bool = False
     probes: int = 1
     progress: Callable[[int, int], None] | None = None

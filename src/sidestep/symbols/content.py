@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -11,12 +10,10 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from sidestep import errors
 from sidestep.errors import SidestepError, TargetError
+from sidestep.symbols.opening import open_regular
 
 Reader = Callable[[int, int], bytes]
 """Reads the target's memory: (address, size) to bytes. May raise OSError or SidestepError, or return less."""
-
-# O_NONBLOCK: the path may lead to a FIFO, whose open would wait for ever.
-_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 LARGEST_READ = 1 << 28
 """No table that is believed is larger than this many bytes."""
@@ -42,7 +39,8 @@ class Content(Protocol):
 
 
 class FileContent:
-    """A regular file. It is read, never mapped: a file that shrinks must not raise SIGBUS.
+    """A regular file. It is read, never mapped: a file that shrinks must not raise SIGBUS. With a `root`, the
+    path is one inside of it, see `open_regular`.
 
     Its descriptor stays open as long as it is one of the last that were read; it is opened again when it is
     needed, and reads as empty if the path leads to another file by then.
@@ -53,17 +51,14 @@ class FileContent:
     # Reentrant: the garbage collector may end another file while one is read.
     _lock = threading.RLock()
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, root: str | None = None) -> None:
+        self._path, self._root = path, root
         try:
-            file = os.open(path, _OPEN_FLAGS)
+            file = open_regular(path, root)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else None
             raise TargetError(path, errors.ELF_MALFORMED, reason or "its name cannot be opened") from error
         status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(file)
-            raise TargetError(path, errors.ELF_MALFORMED, "not a regular file")
         self.device, self.inode, self.size = status.st_dev, status.st_ino, status.st_size
         with self._lock:
             self._keep_open(file)
@@ -86,7 +81,7 @@ class FileContent:
         if file >= 0:
             self._open_files.move_to_end(id(self))
             return file
-        file = os.open(self._path, _OPEN_FLAGS)
+        file = open_regular(self._path, self._root)
         status = os.fstat(file)
         if (status.st_dev, status.st_ino) != (self.device, self.inode):
             os.close(file)

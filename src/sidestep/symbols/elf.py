@@ -6,7 +6,9 @@ x86-64 images only. Layouts are those of the System V ABI, chapters 4 and 5, and
 from __future__ import annotations
 
 import struct
+import zlib
 from array import array
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -37,6 +39,7 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _MOST_SEGMENTS = 4096
+_LARGEST_CHECKED = 1 << 31
 _MOST_SECTIONS = 1 << 16
 _MOST_DYNAMIC_ENTRIES = 4096
 _HIGHEST_ADDRESS = 1 << 62
@@ -66,6 +69,7 @@ class ElfFile:
     def __init__(self, content: Content, name: str) -> None:
         self.name = name
         self._content = content
+        self.find_symbols: Callable[[ElfFile], ElfFile | None] = lambda elf: None
         header = content.read(0, _HEADER.size)
         if len(header) < _HEADER.size or header[:4] != b"\x7fELF":
             raise TargetError(name, errors.ELF_MALFORMED, "it has no ELF header")
@@ -105,9 +109,10 @@ class ElfFile:
             content.loads = self.loads
 
     @classmethod
-    def open(cls, path: str) -> ElfFile:
-        """The file at `path`, held open as long as the object lives; tables are read when they are used."""
-        return cls(FileContent(path), path)
+    def open(cls, path: str, root: str | None = None) -> ElfFile:
+        """The file at `path` (below `root`), held open as long as the object lives; tables are read when they
+        are used."""
+        return cls(FileContent(path, root), path)
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> ElfFile:
@@ -117,6 +122,13 @@ class ElfFile:
     def from_memory(cls, read: Reader, base: int, name: str) -> ElfFile:
         """The image whose header lies at `base` in the target: without sections, its data as it is now."""
         return cls(MemoryContent(read, base), name)
+
+    @cached_property
+    def with_symbols(self) -> ElfFile:
+        """The file that has the symbol table of this one: itself, or what `find_symbols` finds."""
+        if any(section.type == SHT_SYMTAB for section in self.sections):
+            return self
+        return self.find_symbols(self) or self
 
     @property
     def is_pic(self) -> bool:
@@ -166,6 +178,16 @@ class ElfFile:
                 data = self._content.read(load.offset + start, wanted) if wanted > 0 else b""
                 return data + bytes(size - len(data)) if len(data) >= wanted else data
         return b""
+
+    def checksum(self) -> int | None:
+        """The CRC-32 of the whole file, as .gnu_debuglink has it; None for one of more than 2 GiB."""
+        value = offset = 0
+        while data := self._content.read(offset, 1 << 20):
+            value = zlib.crc32(data, value)
+            offset += len(data)
+            if offset > _LARGEST_CHECKED:
+                return None
+        return value
 
     def read_section(self, section: Section) -> bytes:
         return b"" if section.type == SHT_NOBITS else self._content.read(section.offset, section.size)

@@ -103,7 +103,7 @@ class FunctionTable:
     @cached_property
     def _rows(self) -> FunctionRows:
         rows = FunctionRows(self.elf, self._tables)
-        self._tables = [SymbolTable(b"", table.strings, array("H")) for table in self._tables]
+        self._tables = [table._replace(symbols=b"", versions=array("H")) for table in self._tables]
         return rows
 
     def _may_name(self, piece: str) -> bool:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from sidestep.symbols.content import Reader, read_memory
 from sidestep.symbols.functions import Function
-from sidestep.symbols.modules import VDSO, Module
+from sidestep.symbols.mapped import VDSO
+from sidestep.symbols.modules import Module
 from sidestep.symbols.relocations import import_slots, indirect_slots
 
 

@@ -6,20 +6,19 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import islice
 
-from sidestep import errors
-from sidestep.address import PAGE, Range
-from sidestep.errors import TargetError
+from sidestep.address import Range
 from sidestep.maps import Mapping, read_maps
-from sidestep.symbols.content import Reader, read_memory
-from sidestep.symbols.elf import PF_X, ElfFile
+from sidestep.symbols.content import Reader
+from sidestep.symbols.elf import ElfFile
 from sidestep.symbols.functions import FunctionTable
 from sidestep.symbols.link_map import entry_point, load_order
+from sidestep.symbols.mapped import VDSO, find_images
 from sidestep.symbols.printable import clean
+from sidestep.symbols.separate import find_symbols
 
-VDSO = "[vdso]"
-_DELETED = " (deleted)"
 _MOST_MODULES = 1 << 13
 
 
@@ -33,6 +32,7 @@ class Module:
     bias     run-time address minus the file's own address
     ranges   where it is mapped
     deleted  the file is no longer at `path`
+    note     what the user should know about where it was read from; mostly empty
     """
 
     def __init__(
@@ -45,11 +45,12 @@ class Module:
         *,
         is_main: bool = False,
         deleted: bool = False,
+        note: str = "",
     ) -> None:
         self.path, self.file, self.elf, self.bias = path, file, elf, bias
         self.name = clean(path if path.startswith("[") else path.rpartition("/")[2])
         self.ranges = list(ranges)
-        self.is_main, self.deleted = is_main, deleted
+        self.is_main, self.deleted, self.note = is_main, deleted, note
 
     def __repr__(self) -> str:
         return f"<Module {self.name} at {self.base:#x}>"
@@ -127,6 +128,7 @@ def read_modules(pid: int, read: Reader, known: Iterable[Module] = ()) -> list[M
 def offline_module(path: str) -> Module:
     """A file that is not loaded; addresses are its own. Raises TargetError as `ElfFile.open` does."""
     elf = ElfFile.open(path)
+    elf.find_symbols = partial(find_symbols, path=os.path.abspath(path), root=None)
     ranges = [Range(load.address, load.address + load.memory_size) for load in elf.loads]
     return Module(os.path.abspath(path), path, elf, 0, ranges, is_main=True)
 
@@ -135,116 +137,19 @@ def _from_mappings(
     pid: int, mappings: Sequence[Mapping], read: Reader, known: Iterable[Module]
 ) -> Iterable[Module]:
     earlier = {(module.path, module.bias, module.base): module for module in known}
-    files: dict[tuple[str, int, str], list[Mapping]] = {}
-    for mapping in mappings:
-        if mapping.inode or mapping.path == VDSO:
-            files.setdefault((mapping.device, mapping.inode, mapping.path), []).append(mapping)
-    count = 0
-    for group in files.values():
-        if not any("x" in mapping.perms for mapping in group):
-            continue
-        for elf, file, bias, ranges in _images(pid, group, read):
-            count += 1
-            if count > _MOST_MODULES:
-                return
-            path = group[0].path
-            deleted = path.endswith(_DELETED)
-            path = path.removesuffix(_DELETED)
-            same = earlier.get((path, bias, min(ranges).start))
-            if same is not None and same.elf.identity == elf.identity and same.elf.build_id == elf.build_id:
-                same.ranges = ranges
-                yield same
-            else:
-                yield Module(path, file, elf, bias, ranges, deleted=deleted)
-
-
-def _images(
-    pid: int, group: Sequence[Mapping], read: Reader
-) -> Iterable[tuple[ElfFile, str, int, list[Range]]]:
-    """The images of one file: it can be loaded more than once (dlmopen)."""
-    opened = _open(pid, group, read)
-    if opened is None:
-        return
-    elf, file = opened
-    biases: dict[int, list[Range]] = {}
-    for mapping in group:
-        if "x" in mapping.perms:
-            bias = _bias(elf, mapping)
-            if bias is not None:
-                biases.setdefault(bias, [])
-    for bias, ranges in biases.items():
-        for load in elf.loads:
-            start = bias + (load.address & -PAGE)
-            end = bias + (load.address + load.memory_size + PAGE - 1 & -PAGE)
-            ranges += [
-                Range(max(mapping.start, start), min(mapping.end, end))
-                for mapping in group
-                if mapping.start < end and start < mapping.end
-            ]
-            # The end of the data segment (BSS) is anonymous memory, but it belongs to the image.
-            if load.memory_size > load.file_size:
-                file_end = bias + (load.address + load.file_size + PAGE - 1 & -PAGE)
-                if file_end < end:
-                    ranges.append(Range(file_end, end))
-        if ranges:
-            yield elf, file, bias, sorted(set(ranges))
-
-
-def _bias(elf: ElfFile, mapping: Mapping) -> int | None:
-    """The load bias that an executable mapping of the file shows."""
-    if mapping.path == VDSO:
-        return mapping.start - min(load.address - load.offset for load in elf.loads)
-    for load in elf.loads:
-        first = load.offset & -PAGE
-        if load.flags & PF_X and first <= mapping.offset < load.offset + load.file_size:
-            return mapping.start - mapping.offset + load.offset - load.address
-    return None
-
-
-def _open(pid: int, group: Sequence[Mapping], read: Reader) -> tuple[ElfFile, str] | None:
-    """The file behind mappings, by the first of several ways that leads to the very same file."""
-    first = group[0]
-    if first.path == VDSO:
-        data = read_memory(read, first.start, first.end - first.start)
-        try:
-            return ElfFile.from_bytes(data, VDSO), ""
-        except TargetError:
-            return None
-    code = next(mapping for mapping in group if "x" in mapping.perms)
-    candidates = [f"/proc/{pid}/map_files/{code.start:x}-{code.end:x}", f"/proc/{pid}/exe"]
-    if not first.path.endswith(_DELETED):
-        candidates.insert(0, f"/proc/{pid}/root{first.path}")
-    for candidate in candidates:
-        try:
-            elf = ElfFile.open(candidate)
-        except TargetError as error:
-            if error.reason is errors.NOT_64_BIT:
-                return None
-            continue
-        if _is_file_of(elf, code, read, exact=candidate.startswith(f"/proc/{pid}/map_files/")):
-            return elf, candidate
-    header = next((mapping for mapping in group if mapping.offset == 0), None)
-    if header is None:
-        return None
-    try:
-        return ElfFile.from_memory(read, header.start, first.path), ""
-    except TargetError:
-        return None
-
-
-def _is_file_of(elf: ElfFile, code: Mapping, read: Reader, *, exact: bool) -> bool:
-    """Whether an opened file is the mapped one: the same inode, or (devices are renamed by some file systems)
-    the
-    same headers and build-id in memory."""
-    if exact:
-        return True
-    if elf.identity is None or elf.identity[1] != code.inode:
-        return False
-    device = elf.identity[0]
-    if f"{os.major(device):02x}:{os.minor(device):02x}" == code.device:
-        return True
-    bias = _bias(elf, code)
-    if bias is None:
-        return False
-    start = min(elf.loads, key=lambda load: load.offset)
-    return read_memory(read, bias + start.address - start.offset, len(elf.headers)) == elf.headers
+    for image in islice(find_images(pid, mappings, read), _MOST_MODULES):
+        file, elf = image.file, image.file.elf
+        same = earlier.get((file.path, image.bias, min(image.ranges).start))
+        if same is not None and same.elf.identity == elf.identity and same.elf.build_id == elf.build_id:
+            same.ranges = image.ranges
+            yield same
+        else:
+            yield Module(
+                file.path,
+                file.opened_at,
+                elf,
+                image.bias,
+                image.ranges,
+                deleted=file.deleted,
+                note=file.note,
+            )

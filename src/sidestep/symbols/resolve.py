@@ -270,6 +270,9 @@ def _suggestion(modules: Sequence[Module], where: Where) -> str:
         return f"{symbol}{place} is a part of a function that is only jumped into"
     if _is_glob(symbol):
         return f"{symbol}{place}"
+    notes = [f"{module.name}: {module.note}" for module in modules if module.note]
+    if len(modules) == 1 and notes:
+        return f"{symbol} in {notes[0]}"
     for module in modules:
         if find_data(module.elf, symbol) is not None:
             return f"{symbol} in {module.name} is a variable"

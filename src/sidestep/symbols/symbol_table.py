@@ -38,11 +38,13 @@ _BOUNDS = re.compile(
 
 
 class SymbolTable(NamedTuple):
-    """The raw bytes of one table: 24-byte symbols, their strings, the version index of each (or nothing)."""
+    """The raw bytes of one table: 24-byte symbols, their strings, the version index of each (or nothing), and
+    the indices of its file's sections that hold code."""
 
     symbols: bytes
     strings: bytes
     versions: array[int]
+    code_sections: frozenset[int]
 
 
 class DataSymbol(NamedTuple):
@@ -87,9 +89,6 @@ class FunctionRows:
             return
         low, high = text[0].start, text[-1].end
         holes = [(before.end, after.start) for before, after in pairwise(text)]
-        code_sections = {
-            index for index, section in enumerate(self._elf.sections) if section.flags & SHF_EXECINSTR
-        }
         versions = table.versions if len(table.versions) * SYMBOL.size == len(table.symbols) else None
         add_start, add_size, add_info = self.starts.append, self.sizes.append, self.infos.append
         add_offset, add_version = self._offsets.append, self._versions.append
@@ -101,7 +100,7 @@ class FunctionRows:
                 continue
             if kind != STT_FUNC and kind != STT_GNU_IFUNC:
                 # Assembly without .type: a label counts if other files can see it.
-                if kind != STT_NOTYPE or info >> 4 == STB_LOCAL or section not in code_sections:
+                if kind != STT_NOTYPE or info >> 4 == STB_LOCAL or section not in table.code_sections:
                     continue
                 if _BOUNDS.fullmatch(string_at(table.strings, offset, LONGEST_NAME)):
                     continue
@@ -210,20 +209,24 @@ def _offsets_of(name: str, strings: bytes, ends: Sequence[bytes]) -> set[int]:
 
 
 def read_tables(elf: ElfFile) -> list[SymbolTable]:
-    """.symtab if there is one, then .dynsym."""
-    tables: list[SymbolTable] = []
-    for kind in (SHT_SYMTAB, SHT_DYNSYM):
-        section = next((section for section in elf.sections if section.type == kind), None)
-        if section is None or section.link >= len(elf.sections):
-            if kind == SHT_DYNSYM:
-                tables += _dynamic_table(elf)
-            continue
-        symbols = elf.read_section(section)[: _MOST_SYMBOLS * SYMBOL.size]
-        strings = elf.read_section(elf.sections[section.link])
-        symbols = symbols[: len(symbols) // SYMBOL.size * SYMBOL.size]
-        versions = _version_indices(elf, len(symbols) // SYMBOL.size) if kind == SHT_DYNSYM else array("H")
-        tables.append(SymbolTable(symbols, strings, versions))
-    return tables
+    """.symtab if there is one, here or in a file of its own, then .dynsym."""
+    full, dynamic = _table_of(elf.with_symbols, SHT_SYMTAB), _table_of(elf, SHT_DYNSYM) or _dynamic_table(elf)
+    return [table for table in (full, dynamic) if table is not None]
+
+
+def _table_of(elf: ElfFile, kind: int) -> SymbolTable | None:
+    section = next((section for section in elf.sections if section.type == kind), None)
+    if section is None or section.link >= len(elf.sections):
+        return None
+    symbols = elf.read_section(section)[: _MOST_SYMBOLS * SYMBOL.size]
+    strings = elf.read_section(elf.sections[section.link])
+    symbols = symbols[: len(symbols) // SYMBOL.size * SYMBOL.size]
+    versions = _version_indices(elf, len(symbols) // SYMBOL.size) if kind == SHT_DYNSYM else array("H")
+    return SymbolTable(symbols, strings, versions, _code_sections(elf))
+
+
+def _code_sections(elf: ElfFile) -> frozenset[int]:
+    return frozenset(index for index, section in enumerate(elf.sections) if section.flags & SHF_EXECINSTR)
 
 
 def has_symbol(elf: ElfFile, name: str) -> bool:
@@ -262,16 +265,17 @@ def find_data(elf: ElfFile, name: str) -> DataSymbol | None:
     return best
 
 
-def _dynamic_table(elf: ElfFile) -> list[SymbolTable]:
+def _dynamic_table(elf: ElfFile) -> SymbolTable | None:
     """.dynsym found without section headers, through the dynamic section."""
     symbols, strings = elf.dynamic_address(DT_SYMTAB), elf.dynamic_address(DT_STRTAB)
     if symbols is None or strings is None:
-        return []
+        return None
     count = min(_dynamic_count(elf), _MOST_SYMBOLS)
     raw = elf.read(symbols, count * SYMBOL.size)
     raw = raw[: len(raw) // SYMBOL.size * SYMBOL.size]
     names = elf.read(strings, elf.dynamic.get(DT_STRSZ, 0))
-    return [SymbolTable(raw, names, _version_indices(elf, len(raw) // SYMBOL.size))]
+    versions = _version_indices(elf, len(raw) // SYMBOL.size)
+    return SymbolTable(raw, names, versions, _code_sections(elf))
 
 
 def _dynamic_count(elf: ElfFile) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,16 +113,16 @@ def share_memory(pid: int, other: int) -> bool:
 def find(name: str) -> int:
     """The one process of that name (comm, or the file name of its program); raises TargetError."""
     found: list[tuple[int, str]] = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
+    for pid in _all_pids():
+        if pid == os.getpid():
             continue
         try:
-            comm = Path(f"/proc/{entry}/comm").read_bytes().rstrip(b"\n")
-            program = os.path.basename(os.readlink(f"/proc/{entry}/exe"))
+            comm = Path(f"/proc/{pid}/comm").read_bytes().rstrip(b"\n")
+            program = os.path.basename(os.readlink(f"/proc/{pid}/exe")).removesuffix(" (deleted)")
         except OSError:
             continue  # gone in the meantime, a kernel thread, or another user's
         if name in (printable(comm), program) or (len(comm) == 15 and name.encode().startswith(comm)):
-            found.append((int(entry), printable(comm)))
+            found.append((pid, printable(comm)))
     if not found:
         raise TargetError(f"process {name!r}", errors.NO_SUCH_PROCESS)
     if len(found) > 1:
@@ -130,6 +131,40 @@ def find(name: str) -> int:
             f"process {name!r}", errors.SEVERAL_PROCESSES, pids + (" ..." if len(found) > 12 else "")
         )
     return found[0][0]
+
+
+def is_used(pid: int) -> bool:
+    """Whether a process or thread of this pid namespace has that number."""
+    return os.path.exists(f"/proc/{pid}")
+
+
+def choose(target: int | str) -> int:
+    """The pid of a process that is given by pid or by name. Raises TargetError.
+
+    A number that nobody has here may be the one that a process has in a pid namespace of its own.
+    """
+    if isinstance(target, str) and not target.isdigit():
+        return find(target)
+    pid = int(target)
+    if is_used(pid):
+        return pid
+    inside = [other for other in _all_pids() if _own_pid(other) == pid]
+    if len(inside) > 1:
+        pids = ", ".join(map(str, sorted(inside)[:12]))
+        raise TargetError(f"process {pid}", errors.SEVERAL_NAMESPACES, pids)
+    return inside[0] if inside else pid
+
+
+def _all_pids() -> Iterator[int]:
+    return (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+
+
+def _own_pid(pid: int) -> int:
+    """0 when it is gone."""
+    try:
+        return read_status(pid).own_pid
+    except TargetError:
+        return 0
 
 
 def check_attachable(pid: int) -> Status:
