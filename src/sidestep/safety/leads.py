@@ -225,7 +225,7 @@ class FunctionLeads:
             known.others[named[index]] = ""
         for base in self._context.tables_in(first, last):
             known.data[base] = f"a jump table stands at {base:#x}"
-        for target, field in self._context.references.constants_into(first, last, self._around):
+        for target, field in self._context.references.constants_into(first, last):
             known.others.setdefault(target, f"the four bytes at {field:#x} may be the address {target:#x}")
 
     def _confirm(self, reference: Reference, first: int, last: int, known: _Known) -> None:

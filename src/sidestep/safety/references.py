@@ -7,6 +7,7 @@ by searching, many (or a table that an earlier session left in the cache) by the
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from sidestep.address import Range
@@ -17,8 +18,10 @@ from sidestep.safety import cache
 # once: the cache then makes the next session fast.
 _SEARCHES = 5
 _LARGE = 8 << 20
-# The reach of one search: what the upper half of a displacement distinguishes.
+# The reach of one search: what the upper half of a displacement, or of an address, distinguishes.
 _WINDOW = 1 << 16
+# Windows that are searched for constants, 1 ms for each megabyte of the file, before their table is built.
+_MOST_WINDOWS = 24
 
 
 class References:
@@ -42,7 +45,7 @@ class References:
         self._constants: ReferenceTable | None = None
         self._looked_in_cache = False
         self._searched: list[tuple[Range, list[Reference]]] = []
-        self._searched_constants: list[tuple[Range, list[Reference]]] = []
+        self._windows: dict[int, list[Reference]] = {}
 
     def into(self, first: int, last: int, around: Range) -> list[Reference]:
         """What may refer to `first` up to, not including, `last`. The next questions are likely to be about
@@ -50,46 +53,49 @@ class References:
         table = self._any_table()
         if table is not None:
             return table.into(first, last)
-        return self._search(self._searched, search, self._code, first, last, around)
+        return self._search(first, last, around)
 
-    def constants_into(self, first: int, last: int, around: Range) -> list[Reference]:
+    def constants_into(self, first: int, last: int) -> list[Reference]:
         """Where code or data that is not position-independent may hold one of these addresses."""
         if self._is_pic:
             return []
-        if self._use_table:
-            if self._constants is None:
-                whole = Range(self._code[0].start, self._code[-1].end) if self._code else Range(0, 0)
-                self._constants = ReferenceTable.build_constants(self._contents, whole)
+        if self._constants is None and len(self._windows) >= _MOST_WINDOWS:
+            whole = Range(self._code[0].start, self._code[-1].end) if self._code else Range(0, 0)
+            size = sum(len(each.content) for each in self._contents)
+            self._constants = ReferenceTable.build_constants(self._contents, whole, self._report(size))
+        if self._constants is not None:
             return self._constants.into(first, last)
-        return self._search(self._searched_constants, search_constants, self._contents, first, last, around)
+        found: list[Reference] = []
+        for start in range(first - first % _WINDOW, last, _WINDOW):
+            window = self._windows.get(start)
+            if window is None:
+                window = search_constants(self._contents, start, start + _WINDOW)
+                self._windows[start] = window
+            found += window[bisect_left(window, (first,)) : bisect_left(window, (last,))]
+        return found
 
     def _any_table(self) -> ReferenceTable | None:
         if self._table is None and not self._looked_in_cache:
             self._looked_in_cache = True
             self._table = cache.load(self._code)
         if self._table is None and self._use_table:
-            progress = self._progress
-            report = None if progress is None else lambda done: progress(done, self._size)
-            self._table = ReferenceTable.build(self._code, report)
+            self._table = ReferenceTable.build(self._code, self._report(self._size))
             cache.store(self._code, self._table)
         return self._table
 
-    def _search(
-        self,
-        known: list[tuple[Range, list[Reference]]],
-        look: Callable[[Sequence[CodeBytes], int, int], list[Reference]],
-        where: Sequence[CodeBytes],
-        first: int,
-        last: int,
-        around: Range,
-    ) -> list[Reference]:
-        for window, found in known:
+    def _report(self, size: int) -> Callable[[int], None] | None:
+        """What a table of `size` bytes tells its progress."""
+        progress = self._progress
+        return None if progress is None else lambda done: progress(done, size)
+
+    def _search(self, first: int, last: int, around: Range) -> list[Reference]:
+        for window, found in self._searched:
             if window.start <= first and last <= window.end:
                 return [reference for reference in found if first <= reference.target < last]
         window = Range(min(first, max(around.start, first - _WINDOW // 2)),
                        max(last, min(around.end, first + _WINDOW // 2)))  # fmt: skip
-        found = look(where, window.start, window.end)
-        known.append((window, found))
-        if len(known) >= _SEARCHES:
+        found = search(self._code, window.start, window.end)
+        self._searched.append((window, found))
+        if len(self._searched) >= _SEARCHES:
             self._use_table = True
         return [reference for reference in found if first <= reference.target < last]

@@ -204,12 +204,18 @@ class FunctionTable:
         pieces = names.needles(glob)
         deadline = time.monotonic() + _DEMANGLE_SECONDS
         rows = self._rows
+        if not all(map(self._may_name, pieces)):
+            return
         for row, name in enumerate(rows.names()):
-            if self._is_part(name) or (not clones and self._is_clone(name)):
+            if "." in name and (self._is_part(name) or (not clones and self._is_clone(name))):
                 continue
             if matches(name) or ("." in name and matches(names.without_renaming(name))):
                 yield row, rows.qualified_name(row)
-            elif is_mangled(name) and all(piece in name for piece in pieces) and time.monotonic() < deadline:
+            elif (
+                name.startswith(MANGLED)
+                and all(piece in name for piece in pieces)
+                and time.monotonic() < deadline
+            ):
                 forms = demangle(name)
                 if forms and (loose(squeezed(forms.signature)) or loose(squeezed(forms.plain))):
                     yield row, name

@@ -33,6 +33,7 @@ class Module:
     ranges   where it is mapped
     deleted  the file is no longer at `path`
     note     what the user should know about where it was read from; mostly empty
+    functions  those of the file, wherever it is mapped
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class Module:
         is_main: bool = False,
         deleted: bool = False,
         note: str = "",
+        functions: FunctionTable | None = None,
     ) -> None:
         self.path, self.file, self.elf, self.bias = path, file, elf, bias
+        self.functions = functions or FunctionTable(elf)
         self.name = clean(path if path.startswith("[") else path.rpartition("/")[2])
         self.ranges = list(ranges)
         self.is_main, self.deleted, self.note = is_main, deleted, note
@@ -60,14 +63,15 @@ class Module:
         """The lowest address that it is mapped at."""
         return min((mapped.start for mapped in self.ranges), default=self.bias)
 
+    @property
+    def is_whole(self) -> bool:
+        """Not a mere piece of a file that is mapped once more: V8 does that with its own code."""
+        return self.bias + min((load.address for load in self.elf.loads), default=0) in self
+
     @cached_property
     def text(self) -> list[Range]:
         """The run-time addresses of its executable code."""
         return [Range(code.start + self.bias, code.end + self.bias) for code in self.elf.text]
-
-    @cached_property
-    def functions(self) -> FunctionTable:
-        return FunctionTable(self.elf)
 
     def __contains__(self, address: object) -> bool:
         return any(address in mapped for mapped in self.ranges)
@@ -137,14 +141,15 @@ def _from_mappings(
     pid: int, mappings: Sequence[Mapping], read: Reader, known: Iterable[Module]
 ) -> Iterable[Module]:
     earlier = {(module.path, module.bias, module.base): module for module in known}
+    functions: dict[ElfFile, FunctionTable] = {}  # of each file, shared by its images
     for image in islice(find_images(pid, mappings, read), _MOST_MODULES):
         file, elf = image.file, image.file.elf
         same = earlier.get((file.path, image.bias, min(image.ranges).start))
         if same is not None and same.elf.identity == elf.identity and same.elf.build_id == elf.build_id:
             same.ranges = image.ranges
-            yield same
+            module = same
         else:
-            yield Module(
+            module = Module(
                 file.path,
                 file.opened_at,
                 elf,
@@ -152,4 +157,7 @@ def _from_mappings(
                 image.ranges,
                 deleted=file.deleted,
                 note=file.note,
+                functions=functions.get(elf),
             )
+        functions[elf] = module.functions
+        yield module

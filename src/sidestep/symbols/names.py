@@ -42,6 +42,11 @@ def without_renaming(name: str) -> str:
     return _RENAMED.sub("", name) if "." in name else name
 
 
+def is_only_glob(name: str) -> bool:
+    """Whether it can only be a glob: readable names hold these characters in parameters, and in operators."""
+    return ("*" in name or "?" in name) and not any(mark in name for mark in ("(", "<", "operator"))
+
+
 def needles(readable: str) -> tuple[str, ...]:
     """Pieces that the mangled form of every name like `readable` (a name or a glob) must hold; longest first.
 

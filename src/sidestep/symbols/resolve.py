@@ -70,8 +70,9 @@ def resolve_all(
     if where.symbol is None:
         return Resolution([_at_address(module, where) for module in candidates], [])
     found: list[tuple[Module, Function]] = []
-    for module in candidates:
-        functions = module.functions.named(where.symbol)
+    exact = not names.is_only_glob(where.symbol)
+    for module in candidates if exact else ():
+        functions = _mapped(module, module.functions.named(where.symbol))
         if len(functions) > 1:
             raise ProbeError(str(where), errors.AMBIGUOUS, _list_functions(module, functions))
         found += [(module, function) for function in functions]
@@ -94,7 +95,7 @@ def _resolve_glob(
     locations: dict[int, Location] = {}
     refused: list[ProbeError] = []
     for module in candidates:
-        for function in module.functions.matching(where.symbol or ""):
+        for function in _mapped(module, module.functions.matching(where.symbol or "")):
             try:
                 location = _locate(modules, module, function, where, read)
             except ProbeError as error:
@@ -105,6 +106,13 @@ def _resolve_glob(
         if locations and where.module is None and not everywhere:
             break
     return Resolution(list(locations.values()), refused)
+
+
+def _mapped(module: Module, functions: list[Function]) -> list[Function]:
+    """Without those in parts of the file that are not mapped here."""
+    if module.is_whole:
+        return functions
+    return [function for function in functions if module.bias + function.start in module]
 
 
 def data_address(modules: Sequence[Module], module_glob: str | None, symbol: str, offset: int = 0) -> int:
@@ -192,6 +200,8 @@ def modules_named(modules: Sequence[Module], glob: str | None, subject: str) -> 
         return list(modules)
     for looseness in range(4):
         found = [module for module in modules if module.matches(glob, looseness)]
+        if not _is_glob(glob):
+            found = [module for module in found if module.is_whole] or found
         if len(found) > 1 and (not _is_glob(glob) or any(module.name == glob for module in found)):
             listed = _shown([clean(module.path) for module in found])
             raise ProbeError(subject, errors.AMBIGUOUS, f"several modules are called {glob}: {listed}")
