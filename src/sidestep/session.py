@@ -26,7 +26,6 @@ from sidestep.symbols.resolve import Location
 from sidestep.target.process import process as linux
 from sidestep.target.process import procfs, remains
 from sidestep.target.process.engine import InlineEngine
-from sidestep.target.process.launch import launch as launch_process
 from sidestep.target.process.memory import ProcessMemory
 from sidestep.uninterrupted import uninterrupted
 
@@ -432,6 +431,8 @@ def launch(
 
     At the first probe its loader is run until the libraries are there, so that they can be probed, too.
     """
+    from sidestep.target.process.launch import launch as launch_process  # 10 ms that attach() does not need
+
     environment = None if env is None else dict(env)
     process = launch_process(arguments, env=environment, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
     try:

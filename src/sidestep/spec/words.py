@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 
@@ -59,5 +58,7 @@ def quote(text: str) -> str:
 
 def did_you_mean(word: str, names: Iterable[str], prefix: str = "") -> str:
     """A hint with the closest of `names`, or an empty one when none is close."""
+    import difflib  # Only needed for a message.
+
     close = difflib.get_close_matches(word.lower()[:64], list(names), n=1, cutoff=0.6)
     return f"Did you mean {prefix}{close[0]}?" if close else ""
