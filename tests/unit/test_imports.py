@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "sidestep"
 PACKAGE = "sidestep"
 
 # A module belongs to the part with the longest matching name. Each part may import itself and what is listed.
-SMALL = frozenset({"errors", "address", "maps", "uninterrupted"})
+SMALL = frozenset({"errors", "address", "maps", "uninterrupted", "collector"})
 TEXT = SMALL | {"spec", "probes"}
 # What emitted code and the readers of what it writes both derive from.
 SHARED = frozenset({"events.layout", "events.record"})
@@ -21,6 +21,7 @@ MIDDLE = TEXT | SHARED | {"arch", "safety", "target.base"}
 PARTS: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "address": frozenset(),
+    "collector": frozenset(),
     "uninterrupted": frozenset(),
     "maps": SMALL,
     "spec": SMALL,

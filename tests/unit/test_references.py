@@ -147,6 +147,42 @@ def test_constants_of_code_at_a_fixed_address() -> None:
         assert table.into(*around) == search_constants(stretches, *around)
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        Range(0x40_0000, 0x42_0000),
+        Range(0xB6_F000, 0x260_0123),
+        Range(0x5000, 0x5010),
+        Range(0xFFFF_0000, 0x1_0000_0000),
+    ],
+    ids=["below 16 MiB", "several highest bytes", "one page", "to 4 GiB"],
+)
+def test_the_table_of_constants_is_that_of_a_plain_search(code: Range) -> None:
+    """At every offset: around the borders of pieces, at both ends, overlapping."""
+    chance = random.Random(code.start)
+    content = bytearray(chance.choices(b"\x00\x01\x02\x40\x41\x5f\x60\xb6\xff", k=(1 << 20) + 4000))
+    for at in (0, 1, (1 << 20) - 4, (1 << 20) - 3, (1 << 20) - 1, 1 << 20, len(content) - 4):
+        struct.pack_into("<I", content, at, code.start + at % code.size)
+    stretches = [CodeBytes(0x60_0001, bytes(content)), CodeBytes(0x80_0000, struct.pack("<I", code.end - 1))]
+    expected = []
+    for start, piece in stretches:
+        for at in range(len(piece) - 3):
+            number = int.from_bytes(piece[at : at + 4], "little")
+            if number in code:
+                expected.append(Reference(number, start + at))
+    seen: list[int] = []
+    table = ReferenceTable.build_constants(stretches, code, seen.append)
+    assert table.into(*code) == sorted(expected)
+    assert seen == [1 << 20, (1 << 20) + 4000, (1 << 20) + 4004]
+    ends = [CodeBytes(code.start, b"\x90"), CodeBytes(code.end - 1, b"\x90")]
+    asked = References(ends, stretches, is_pic=False)
+    for question in range(40):  # by windows first, from a table later
+        first = code.start + code.size * question // 40
+        last = min(first + 0x1_2345, code.end)
+        found = [each for each in expected if first <= each.target < last]
+        assert asked.constants_into(first, last) == sorted(found)
+
+
 # The cache
 
 

@@ -15,6 +15,7 @@ from sidestep.errors import ProbeError, Reason
 from sidestep.spec import Where
 from sidestep.symbols.elf import ElfFile
 from sidestep.symbols.modules import Module, offline_module
+from sidestep.symbols.names import is_only_glob
 from sidestep.symbols.resolve import Symbolizer, data_address, resolve, resolve_all, symbolize
 
 FIRST = """
@@ -92,6 +93,35 @@ def test_the_first_module_that_has_the_name_counts(modules: list[Module]) -> Non
     assert location.function is not None
     assert location.address == modules[1].bias + location.function.start
     assert (location.offset, location.note) == (0, None)
+
+
+def test_a_piece_of_a_file_that_is_mapped_once_more_is_no_second_module(samples: Samples) -> None:
+    """Of a plain name. A glob takes the functions that are in the piece."""
+    whole = loaded(samples(FIRST, "-O1", "-shared", "-fPIC", suffix=".cc"), "program", 0x550000000000)
+    bias = 0x7F0000000000
+    only = whole.functions.named("only_here")[0]
+    piece = Module(
+        "/usr/lib/program", whole.file, whole.elf, bias, [Range(bias + only.start, bias + only.end)]
+    )
+    assert (whole.is_whole, piece.is_whole) == (True, False)
+    [location] = resolve([whole, piece], Where("program", "only_here"), nothing)
+    assert location.module is whole
+    found = resolve([whole, piece], Where(None, "*_*e*"), nothing, everywhere=True)
+    assert [(each.module, each.symbol) for each in found if each.symbol in ("only_here", "shared_name")] == [
+        (whole, "shared_name"),
+        (whole, "only_here"),
+        (piece, "only_here"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["uv_*", "ns::*", "f?"])
+def test_what_can_only_be_a_glob(name: str) -> None:
+    assert is_only_glob(name)
+
+
+@pytest.mark.parametrize("name", ["ns::f(char*)", "operator*", "list<int*>::add", "operator[]", "f"])
+def test_what_can_be_a_name(name: str) -> None:
+    assert not is_only_glob(name)
 
 
 @pytest.mark.parametrize(

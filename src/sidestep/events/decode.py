@@ -72,6 +72,7 @@ class EventDecoder:
             Column(field, position, self._converter(field))
             for position, field in enumerate(self.format.fields, first)
         )
+        self._plain = tuple((column.field.name, column.position, column.convert) for column in self.columns)
         self._fault_words = slice(_LEADING, first)
         self._frames = slice(first + len(self.format.fields), None)
         words = f"{self.format.fault_words}Q" if self.format.fault_words else ""
@@ -92,6 +93,12 @@ class EventDecoder:
         """The value of each field, cut and signed by its type."""
         for column in self.columns:
             yield column.field, FAULT if column.is_fault(raw) else column.convert(raw[column.position])
+
+    def arguments(self, raw: Raw) -> dict[str, Value]:
+        """The value of each field by its name."""
+        if self.format.fault_words and self.has_fault(raw):
+            return {field.name: value for field, value in self.values(raw)}
+        return {name: convert(raw[position]) for name, position, convert in self._plain}
 
     def frames(self, raw: Raw) -> list[int]:
         """The return addresses, the probepoint first."""
@@ -162,7 +169,7 @@ class Event:
     @property
     def args(self) -> dict[str, Value]:
         """The fetch arguments: int, str, list of int, or FAULT. Text is as it was, control characters too."""
-        return {field.name: value for field, value in self.decoder.values(self.raw)}
+        return self.decoder.arguments(self.raw)
 
     @property
     def stack(self) -> list[int]:

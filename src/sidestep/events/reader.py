@@ -11,9 +11,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable
+from itertools import repeat
 from operator import itemgetter
 from typing import TypeAlias
 
+from sidestep import collector
 from sidestep.events.clock import Clock
 from sidestep.events.decode import Event, EventDecoder, Raw
 from sidestep.events.ring import RecordShape, Ring, Run
@@ -89,20 +91,22 @@ class EventReader:
 
     def poll(self) -> list[Event]:
         """The events that are final by now, by time. Does not wait; to be called some times a second."""
-        latest = self._collect(skip_holes=False)
-        waiting = self._waiting
-        final = bisect_left(waiting, min(self._bounds, default=0), key=_TIME)
-        first = max(final, len(waiting) - _MOST_WAITING)
-        # What says that it is from the future is not waited for: a target could fill the memory with that.
-        last = max(first, bisect_right(waiting, latest, key=_TIME))
-        self._waiting = waiting[first:last]
-        return self._events(waiting[:first] + waiting[last:])
+        with collector.paused():
+            latest = self._collect(skip_holes=False)
+            waiting = self._waiting
+            final = bisect_left(waiting, min(self._bounds, default=0), key=_TIME)
+            first = max(final, len(waiting) - _MOST_WAITING)
+            # What says that it is from the future is not waited for: a target could fill the memory with it.
+            last = max(first, bisect_right(waiting, latest, key=_TIME))
+            self._waiting = waiting[first:last]
+            return self._events(waiting[:first] + waiting[last:])
 
     def flush(self, *, skip_holes: bool = False) -> list[Event]:
         """All events that there are, by time. For `skip_holes` see Ring.take."""
-        self._collect(skip_holes=skip_holes)
-        released, self._waiting = self._waiting, []
-        return self._events(released)
+        with collector.paused():
+            self._collect(skip_holes=skip_holes)
+            released, self._waiting = self._waiting, []
+            return self._events(released)
 
     def _collect(self, *, skip_holes: bool) -> int:
         """Moves what the rings hold to what waits, by time. Returns the tsc behind all of it."""
@@ -120,7 +124,8 @@ class EventReader:
     def _note(self, runs: list[Run]) -> None:
         for run in runs:
             decoder = self._decoders[run.event]
-            self._waiting += [(raw[0], decoder, raw) for raw in decoder.unpack(run.data)]
+            records = list(decoder.unpack(run.data))
+            self._waiting += zip(map(_TIME, records), repeat(decoder), records)
 
     def _events(self, records: list[_Waiting]) -> list[Event]:
         tsc, seconds, factor = self.clock.line

@@ -3,14 +3,12 @@ refused."""
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from sidestep import errors
+from sidestep import collector, errors
 from sidestep.address import Range
 from sidestep.arch.x86_64 import detour
 from sidestep.errors import ProbeError, Refusal, TargetError
@@ -75,7 +73,7 @@ class KprobeManager:
 
         Raises ProbeError for the first refused probe, with everything as it was before.
         """
-        with self.lock, _collector_paused():
+        with self.lock, collector.paused():
             if self._removed:
                 raise TargetError("the target", errors.PROCESS_GONE, "it was detached")
             added: list[Placed] = []
@@ -277,7 +275,7 @@ class KprobeManager:
     def unregister(self, probes: Sequence[Kprobe]) -> None:
         """Take probes out; their final figures stay with them. An unknown probe raises after the others are
         done."""
-        with self.lock, _collector_paused():
+        with self.lock, collector.paused():
             uninterrupted(lambda: self._unregister(probes))
 
     def _unregister(self, probes: Sequence[Kprobe]) -> None:
@@ -349,7 +347,7 @@ class KprobeManager:
     def remove_all(self) -> list[str]:
         """Take everything out of the target; the probes keep their figures. What had to stay, in
         sentences."""
-        with self.lock, _collector_paused():
+        with self.lock, collector.paused():
             return uninterrupted(self._remove_all)
 
     def _remove_all(self) -> list[str]:
@@ -383,18 +381,6 @@ class KprobeManager:
         self.counters.close()
         self._view.release()
         self.engine.close()
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """A batch makes many objects and no cyclic garbage: the collector would look at them in vain."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
