@@ -98,7 +98,7 @@ REMOTE_CALL_FAILED = _reason("remote-call-failed", "a system call inside the pro
 OTHER_SESSION = _reason(
     "other-session",
     "another controller is probing this process",
-    "end that one first, or `sidestep clean` if it is dead",
+    "end that one: it takes its probes out itself",
     errno.EBUSY,
 )
 
@@ -108,7 +108,7 @@ NO_SUCH_MODULE = _reason("no-such-module", "no loaded module has that name", "",
 NO_SUCH_SYMBOL = _reason(
     "no-such-symbol",
     "no function has that name",
-    "`sidestep funcs -p PID 'MODULE:GLOB'` lists them",
+    "`sidestep funcs` with a GLOB lists functions",
     errno.ENOENT,
 )
 AMBIGUOUS = _reason(
@@ -181,6 +181,12 @@ MAY_FAULT = _reason(
     "probe another instruction",
     errno.EBUSY,
 )
+MAY_FAULT_LATER = _reason(
+    "may-fault-later",
+    "an instruction may fault, and the program, not begun yet, may install handlers for that",
+    "probe another instruction, or attach with -p when it has begun",
+    errno.EBUSY,
+)
 CROSSES_PAGE = _reason(
     "crosses-page",
     "the jump would lie across two pages and could not be written in one step",
@@ -210,7 +216,7 @@ ALREADY_REGISTERED = _reason("already-registered", "this probe is registered alr
 NOT_REGISTERED = _reason("not-registered", "this probe is not registered", "", errno.EINVAL)
 NOT_SUPPORTED = _reason("not-supported", "this is not supported", "", errno.EOPNOTSUPP)
 NOTHING_MATCHED = _reason(
-    "nothing-matched", "no function matched", "`sidestep funcs -p PID GLOB` lists functions", errno.ENOENT
+    "nothing-matched", "no function matched", "`sidestep funcs` with a GLOB lists functions", errno.ENOENT
 )
 TOO_MANY_PROBES = _reason("too-many-probes", "the session has no room for more probes", "", errno.ENOSPC)
 

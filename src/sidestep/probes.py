@@ -15,7 +15,9 @@ Handler = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The built-in action that only counts hits (with a condition: the hits that meet it, too)."""
+    """The built-in action that only counts hits. `event`: what the probe is called, if not by its place."""
+
+    event: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,10 @@ class Record:
     tid: int | None = None
     comm: str | None = None
     emit: bool = True  # False: only the matches are counted, nothing goes into the ring
+
+    @property
+    def event(self) -> str | None:
+        return self.spec.event
 
 
 class Live(Protocol):
@@ -90,10 +96,14 @@ class Kprobe:
 
     @property
     def name(self) -> str:
-        """How messages and tables call the probe: its event name, or the place as written."""
-        if isinstance(self.action, Record) and self.action.spec.event:
-            return self.action.spec.event
-        return self.symbol or str(self.where or f"{self.requested_address:#x}")
+        """How messages and tables call the probe: its event name, or its place, `SYMBOL+OFFSET`."""
+        if self.action.event:
+            return self.action.event
+        if self.symbol is None or self.where is None:
+            return str(self.where or self.symbol or f"{self.requested_address:#x}")
+        if self.where.symbol is None:
+            return f"{self.where.offset:#x}"
+        return f"{self.symbol}+{self.where.offset:#x}" if self.where.offset else self.symbol
 
     @property
     def hits(self) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import threading
 from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
 from sidestep import errors
+from sidestep.ending import forget, restore_at_end
 from sidestep.errors import ProbeError, Refusal, SidestepError, TargetError
 from sidestep.events.decode import Event
 from sidestep.kprobes.listing import list_probes
@@ -17,7 +16,7 @@ from sidestep.kprobes.manager import KprobeManager, Progress, Refused, Request
 from sidestep.kprobes.places import Places
 from sidestep.kprobes.registry import Registry
 from sidestep.kprobes.stream import EventStream
-from sidestep.probes import Kprobe, Record
+from sidestep.probes import Count, Kprobe, Record
 from sidestep.safety.region import Placement
 from sidestep.spec import ProbeSpec, parse, parse_where
 from sidestep.symbols.link_map import is_loaded
@@ -55,7 +54,8 @@ class DetachError(SidestepError):
 class Target:
     """A process that is probed. It runs on, except for moments in which its text changes.
 
-    Leaving the `with` block, or `detach()`, restores it. Calls may come from any thread.
+    Leaving the `with` block, or `detach()`, restores it; so does the end of this process, also by SIGTERM or
+    SIGHUP, unless it handles these itself. Calls may come from any thread.
     """
 
     def __init__(self, process: linux.Process, *, ring_size: int | None = None) -> None:
@@ -71,8 +71,7 @@ class Target:
         self._lock = threading.RLock()
         self._left_over: Sequence[Event] = []
         self._places.refresh()
-        self._owner = os.getpid()
-        atexit.register(self._detach_at_exit)
+        restore_at_end(self.detach)
 
     def __enter__(self) -> Target:
         return self
@@ -235,7 +234,7 @@ class Target:
         progress: Progress | None,
     ) -> Batch:
         manager = self._prepared()
-        self._places.progress = (
+        self._places.show(
             None if progress is None else lambda done, size: progress("reading code", done, size)
         )
         named: MutableSequence[Request] = []
@@ -244,13 +243,13 @@ class Target:
             spec = parse(text) if isinstance(text, str) else text
             if spec.kind == "r":
                 raise spec.error(0, "return probes are not there yet", "use p:")
-            action = Record(spec, string_limit, stack, tid, comm, emit)
             self._places.refresh()
             plain = not emit and spec.condition is None and tid is None and comm is None
+            action = Count(spec.event) if plain else Record(spec, string_limit, stack, tid, comm, emit)
             found = self._find(spec)
             if not plain and self.process.recording_limits:
                 raise ProbeError(str(text), errors.SECCOMP, self.process.recording_limits)
-            requests = [Request(Kprobe(spec.where, action=None if plain else action), each) for each in found]
+            requests = [Request(Kprobe(spec.where, action=action), each) for each in found]
             (globbed if spec.where.is_glob or len(found) > 1 else named).extend(requests)
         refused: Sequence[Refused] = []
         if named:
@@ -368,20 +367,15 @@ class Target:
             if self._detached:
                 return
             self._detached = True
-        atexit.unregister(self._detach_at_exit)
         problems: Sequence[str] = []
         try:
             if self._manager is not None:
                 problems = self._manager.remove_all()
         finally:
             uninterrupted(self._close)
+            forget(self.detach)
         if problems:
             raise DetachError("\n".join(problems))
-
-    def _detach_at_exit(self) -> None:
-        """Not at the exit of a process that the controller forked: the probes are still its parent's."""
-        if os.getpid() == self._owner:
-            self.detach()
 
     def _close(self) -> None:
         try:

@@ -147,7 +147,7 @@ def test_an_address_inside_an_instruction_shows_its_bounds(program: Program) -> 
         program.target.register_kprobe(Kprobe(addr=address + 2))
     assert refused(caught) is errors.NOT_A_BOUNDARY
     bounds = f"{address - bias(program):#x}-{address - bias(program) + 5:#x}"
-    assert caught.value.detail.endswith(f"at {bounds}")
+    assert caught.value.detail.endswith(f"at {bounds} (work+0x0)")
     assert str(caught.value).count("\n") <= 2
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from harness.samples import Samples
 from sidestep.address import Range
-from sidestep.safety.context import ModuleContext
+from sidestep.safety.context import Circumstances, ModuleContext
 from sidestep.safety.region import Placement
 from sidestep.safety.verdict import verdict
 from sidestep.symbols.elf import ElfFile
@@ -233,7 +233,7 @@ def steps_of(program: Path) -> tuple[set[tuple[int, int]], int]:
 def check(program: Path, steps: set[tuple[int, int]]) -> int:
     """How many steps were looked at."""
     elf = ElfFile.open(str(program))
-    context = ModuleContext(elf, FunctionTable(elf), name=program.name, probes=1000)
+    context = ModuleContext(elf, FunctionTable(elf), name=program.name, batch=Circumstances(probes=1000))
     checked = 0
     for origin, to in sorted(steps):
         function = context.function_at(to)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sidestep.address import Range
-from sidestep.safety.context import ModuleContext
+from sidestep.safety.context import Circumstances, ModuleContext
 
 TEXT = 0x1000
 DATA = 0x4000
@@ -131,4 +131,4 @@ def module(
         struct.pack_into(f"<{len(numbers)}i", data, address - DATA, *numbers)
     file = File({TEXT: content, DATA: bytes(data)}, is_pic, relative_targets)
     functions = Table(parts, Unwind([part.start for part in parts], pads or {}))
-    return ModuleContext(file, functions, name="module", probes=probes)
+    return ModuleContext(file, functions, name="module", batch=Circumstances(probes=probes))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sidestep.safety.census import Census, take_census
-from sidestep.safety.context import ModuleContext
+from sidestep.safety.context import Circumstances, ModuleContext
 from sidestep.safety.region import Placement
 from sidestep.safety.verdict import verdicts
 from sidestep.symbols.elf import ElfFile
@@ -20,7 +20,7 @@ def library(name: str) -> ModuleContext:
     for path in sorted(paths):
         if Path(path).name.startswith(name):
             elf = ElfFile.open(path)
-            return ModuleContext(elf, FunctionTable(elf), name=name, probes=10_000)
+            return ModuleContext(elf, FunctionTable(elf), name=name, batch=Circumstances(probes=10_000))
     pytest.skip(f"{name} is not loaded here")
 
 

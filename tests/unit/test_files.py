@@ -10,7 +10,7 @@ from harness.samples import Samples
 from sidestep import errors
 from sidestep.errors import Refusal
 from sidestep.safety.census import take_census
-from sidestep.safety.context import ModuleContext
+from sidestep.safety.context import Circumstances, ModuleContext
 from sidestep.safety.region import Placement
 from sidestep.safety.restartable import restartable_sequences
 from sidestep.safety.verdict import verdict
@@ -59,7 +59,7 @@ int main(int argc, char **argv) { return pick(argc, argv[0][0]) + (argc > 10 ? r
 
 def context_of(path: Path, probes: int = 1) -> ModuleContext:
     elf = ElfFile.open(str(path))
-    return ModuleContext(elf, FunctionTable(elf), name=path.name, probes=probes)
+    return ModuleContext(elf, FunctionTable(elf), name=path.name, batch=Circumstances(probes=probes))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,8 @@ PARTS: dict[str, frozenset[str]] = {
     "compiler": TEXT | SHARED | {"arch"},
     "events": MIDDLE,
     "kprobes": MIDDLE | {"symbols", "events", "compiler", "agent"},
-    "session": MIDDLE | {"symbols", "events", "compiler", "agent", "kprobes", "target"},
+    "ending": SMALL,
+    "session": MIDDLE | {"ending"} | {"symbols", "events", "compiler", "agent", "kprobes", "target"},
     "sessions": TEXT | SHARED | {"kprobes", "target"},
     # The package itself: its public names.
     "": MIDDLE | {"symbols", "events", "session", "sessions", "kprobes", "target"},

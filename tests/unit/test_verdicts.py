@@ -52,7 +52,7 @@ def refused(context: ModuleContext, address: int, reason: Reason) -> str:
 def test_an_address_inside_an_instruction_is_refused_with_the_bounds() -> None:
     context = module({"f": PROLOGUE})
     detail = refused(context, 0x1003, errors.NOT_A_BOUNDARY)
-    assert detail == "0x1003 is inside `mov %rsp,%rbp` at 0x1001-0x1004"
+    assert detail == "0x1003 is inside `mov %rsp,%rbp` at 0x1001-0x1004 (f+0x1)"
 
 
 def test_an_address_outside_of_every_function_is_refused() -> None:
@@ -580,7 +580,7 @@ def test_modules_that_are_no_private_file() -> None:
 def test_areas_of_ours() -> None:
     context = module({"f": PROLOGUE})
     context.bias = 0x10_0000
-    context.forbidden = [(Range(0x10_1004, 0x10_1005), "Sidestep's own code")]
+    context.batch.forbidden = [(Range(0x10_1004, 0x10_1005), "Sidestep's own code")]
     assert refused(context, 0x10_1000, errors.BLACKLISTED) == "Sidestep's own code at 0x101004-0x101005"
     assert placed(context, 0x10_1005)
 
@@ -589,7 +589,7 @@ def test_calls_do_not_move_where_a_thread_has_a_shadow_stack() -> None:
     # call *%rax; test %eax,%eax behind three bytes of mov
     context = module({"f": "48 89 fb ff d0 85 c0 85 c0 85 c0 c3"})
     assert placed(context, 0x1000)
-    context.shadow_stacks = True
+    context.batch.shadow_stacks = True
     assert "`call *%rax` at 0x1003" in refused(context, 0x1000, errors.CALL_IN_REGION)
     assert placed(context, 0x1005)
 
@@ -601,10 +601,10 @@ def test_instructions_that_may_fault() -> None:
     listing = "48 8b 07 48 8b 00 c3 90 90 90"  # mov (%rdi),%rax; mov (%rax),%rax; ret
     context = module({"f": listing})
     assert placed(context, 0x1000)
-    context.handles_faults = True
+    context.batch.fault_rule = errors.MAY_FAULT
     assert refused(context, 0x1000, errors.MAY_FAULT) == "`mov (%rdi),%rax` at 0x1000"
     context = module({"f": PROLOGUE})
-    context.handles_faults = True
+    context.batch.fault_rule = errors.MAY_FAULT
     assert placed(context, 0x1000)
 
 

@@ -95,7 +95,7 @@ def report_all(file: Path, format: Format) -> None:
 
 def count_all(file: Path, progress: Progress) -> Result:
     from sidestep.safety.census import take_census
-    from sidestep.safety.context import ModuleContext
+    from sidestep.safety.context import Circumstances, ModuleContext
 
     def searching(done: int, size: int) -> None:
         progress("reading code", done, size)
@@ -103,7 +103,10 @@ def count_all(file: Path, progress: Progress) -> Result:
     module = open_file(file).modules[0]
     functions = [function for function in module.functions.all() if function.end > function.start]
     context = ModuleContext(
-        module.elf, module.functions, name=module.name, probes=1 << 20, progress=searching
+        module.elf,
+        module.functions,
+        name=module.name,
+        batch=Circumstances(probes=1 << 20, progress=searching),
     )
     census = take_census(context, functions, lambda done: progress("judging", done, len(functions)))
     return Result(census, _entries(context, functions))

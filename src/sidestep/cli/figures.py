@@ -101,18 +101,10 @@ class Figures:
             "" if rate is None else format_rate(rate),
             str(figure.nmissed or ""),
             str(figure.lost or ""),
-            clean(label(probe)),
+            clean(probe.name),
             clean(probe.module or ""),
             clean(probe.note or ""),
         )
-
-
-def label(probe: Kprobe) -> str:
-    """What a table calls a probe: its name; where that is only the function's, with the offset in it."""
-    where = probe.where
-    if where is None or not where.offset or probe.name != probe.symbol:
-        return probe.name
-    return f"{probe.name}+{where.offset:#x}" if where.symbol else f"{where.offset:#x}"
 
 
 def format_rate(rate: float) -> str:

@@ -109,8 +109,13 @@ def nothing_matched(loaded: Loaded, glob: str) -> str:
     from sidestep.symbols.names import close_names
 
     wanted = glob.rpartition(":")[2] if "::" not in glob else glob
-    if any(character in wanted for character in "*?["):
-        return f"no function matches {glob}"
+    damaged = "".join(
+        f"\n  {module.path} is damaged: {damage}"
+        for module in loaded.modules
+        if (damage := module.elf.damage)
+    )
+    if damaged or any(character in wanted for character in "*?["):
+        return f"no function matches {glob}{damaged}"
     candidates = [name for module in loaded.modules for name in module.functions.close_names(wanted)]
     close = close_names(wanted, candidates)
     hint = f"\n  Did you mean {' or '.join(close)}?" if close else ""

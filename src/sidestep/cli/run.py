@@ -32,6 +32,7 @@ Ending: TypeAlias = Literal["signal", "duration", "limit", "target", "output"]
 NOT_EXECUTABLE, NOT_FOUND, SIGNALLED = 126, 127, 128
 """Exit codes of shells: of a command that cannot be run, and the base for one that a signal ended."""
 
+_MOST_THREADS = 8
 _EXAMPLES = 3
 """Names shown for each reason of a refusal."""
 
@@ -57,6 +58,8 @@ class Plan:
             raise UsageError("which function? Give a probe, such as 'libc:malloc'")
         if self.format is Format.JSON and self.choice.launched and self.output is None:
             raise UsageError("--format json needs -o FILE here: the command uses the standard streams itself")
+        if self.tid is not None and self.choice.launched:
+            raise UsageError("--tid needs a running process: nobody knows the threads of a command before")
         specs = parse_words(self.probes)
         filtered = any(spec.condition for spec in specs) or self.tid is not None or self.comm is not None
         object.__setattr__(self, "filtered", filtered)
@@ -168,6 +171,7 @@ def _start(plan: Plan, target: Target, register: Register, interrupt: Interrupt,
         with Progress(interrupt.check) as progress:
             batch = register(target, progress)
         say_refused(batch, plan)
+        say_missing_thread(target.pid, plan.tid)
         run = Run(plan, target, batch, interrupt, stream)
         if plan.choice.launched:
             target.resume()
@@ -264,6 +268,17 @@ def describe(ending: Exit) -> str:
             return f"was killed by {signal.Signals(ending.signal).name}"
         return f"was killed by signal {ending.signal}"
     return "exited" if ending.code is None else f"exited with code {ending.code}"
+
+
+def say_missing_thread(pid: int, tid: int | None) -> None:
+    """That no thread has the id that --tid gives: it may be one to come, or of a child, or an error."""
+    from sidestep.target.process import procfs
+
+    threads = sorted(procfs.own_threads(pid)) if tid is not None else []
+    if tid is not None and tid not in threads:
+        listed = ", ".join(map(str, threads[:_MOST_THREADS]))
+        more = f" and {len(threads) - _MOST_THREADS} more" if len(threads) > _MOST_THREADS else ""
+        say(f"process {pid} has no thread {tid} now, its threads are {listed}{more}")
 
 
 def say_refused(batch: Batch, plan: Plan) -> None:

@@ -8,11 +8,11 @@ from sidestep import errors
 from sidestep.address import Range
 from sidestep.arch.x86_64 import liveness
 from sidestep.arch.x86_64.placement import ENDBR64_SIZE
-from sidestep.errors import ProbeError, Refusal
+from sidestep.errors import ProbeError, Reason, Refusal
 from sidestep.kprobes.registry import Registry
 from sidestep.maps import read_maps
 from sidestep.probes import Kprobe
-from sidestep.safety.context import ModuleContext
+from sidestep.safety.context import Circumstances, ModuleContext
 from sidestep.safety.region import Placement
 from sidestep.safety.verdict import verdict
 from sidestep.spec import SymbolMemory, Where
@@ -39,13 +39,11 @@ class Places:
         self.process, self.registry = process, registry
         self.modules: list[Module] = []
         self.forbidden: Callable[[], Sequence[Range]] = lambda: ()
-        self.progress: Callable[[int, int], None] | None = None
         self._contexts: dict[Module, ModuleContext] = {}
         self._private: dict[Module, tuple[bool, bool]] = {}
         self._symbolizer: Symbolizer | None = None
         self._seen: set[tuple[int, int, str, int, str]] = set()
-        self._expected = 1
-        self._handles_faults = self._has_shadow_stack = True
+        self._batch = Circumstances(errors.MAY_FAULT, shadow_stacks=True)
         self._spans: dict[Module, Range] = {}
 
     def refresh(self) -> list[Module]:
@@ -69,21 +67,26 @@ class Places:
     def expect(self, probes: int) -> None:
         """About how many probes will be judged now: chooses how references in large modules are searched."""
         self.refresh()
-        self._expected = probes
-        self._handles_faults = self._may_handle_faults()
-        self._has_shadow_stack = self.process.has_shadow_stack
+        batch = self._batch
+        batch.probes = probes
+        batch.fault_rule = self._fault_rule()
+        batch.shadow_stacks = self.process.has_shadow_stack
+        batch.forbidden = [(span, "Sidestep's own memory") for span in self.forbidden()]
         self.process.hides_contexts = self._may_hide_contexts()
-        for context in self._contexts.values():
-            self._prepare(context)
 
-    def _may_handle_faults(self) -> bool:
+    def show(self, progress: Callable[[int, int], None] | None) -> None:
+        """Whom to tell (bytes done, bytes in all) while a large module is searched."""
+        self._batch.progress = progress
+
+    def _fault_rule(self) -> Reason | None:
         """Whether the program has handlers for faults, or has not begun and is able to install some."""
         if self.process.catches(*FAULT_SIGNALS):
-            return True
+            return errors.MAY_FAULT
         if not self.process.held:
-            return False
+            return None
         own = [m for m in self.modules if m.is_main or not m.name.startswith((*C_LIBRARIES, "["))]
-        return any(module.functions.mentions(name) for module in own for name in INSTALLERS)
+        may = any(module.functions.mentions(name) for module in own for name in INSTALLERS)
+        return errors.MAY_FAULT_LATER if may else None
 
     def _may_hide_contexts(self) -> bool:
         """Whether the program switches stacks and handles signals: a context that was interrupted by a
@@ -163,17 +166,9 @@ class Places:
                 is_file=is_file,
                 is_copied=not is_file and module.name != VDSO,
                 is_shared=is_shared,
+                batch=self._batch,
             )
-            self._prepare(context)
         return context
-
-    def _prepare(self, context: ModuleContext) -> None:
-        """What can be different for each batch."""
-        context.handles_faults = self._handles_faults
-        context.shadow_stacks = self._has_shadow_stack
-        context.probes = self._expected
-        context.progress = self.progress
-        context.forbidden = [(span, "Sidestep's own memory") for span in self.forbidden()]
 
     def original_bytes(self, address: int, size: int) -> bytes:
         """What is in memory, but for our own jumps; short where memory ends."""

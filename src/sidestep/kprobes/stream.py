@@ -23,7 +23,7 @@ class EventStream:
         self._view = view
         self.reader = EventReader(view, ring_count, ring_size, Clock())
         self._symbolize = symbolize
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may detach while its thread reads
         self._stopped = False
 
     def add(self, program: EventProgram) -> None:

@@ -34,7 +34,7 @@ class Forbidden(NamedTuple):
 def blacklist(context: ModuleContext) -> list[Forbidden]:
     """Everything in or around this module that is known not to be probed, for people to read."""
     return [Forbidden(VSYSCALL_PAGE, "the vsyscall page"),
-            *(Forbidden(*each) for each in context.forbidden),
+            *(Forbidden(*each) for each in context.batch.forbidden),
             *(Forbidden(Range(where.start + context.bias, where.end + context.bias), what)
               for where, what in context.special_code)]  # fmt: skip
 
@@ -56,7 +56,7 @@ def refused_range(context: ModuleContext, dcr: Range) -> Refusal | None:
         if where.overlaps(dcr):
             return Refusal(BLACKLISTED, f"{what} at {where}")
     run_time = Range(dcr.start + context.bias, dcr.end + context.bias)
-    for where, what in ((VSYSCALL_PAGE, "the vsyscall page"), *context.forbidden):
+    for where, what in ((VSYSCALL_PAGE, "the vsyscall page"), *context.batch.forbidden):
         if where.overlaps(run_time):
             return Refusal(BLACKLISTED, f"{what} at {where}")
     return None

@@ -36,7 +36,8 @@ def find_boundary(context: ModuleContext, address: int) -> Boundary | Refusal:
     instruction = code.instructions[index]
     if instruction.ip != address:
         bounds = f"{instruction.ip:#x}-{instruction.next_ip:#x}"
-        return Refusal(NOT_A_BOUNDARY, f"{address:#x} is inside `{text(instruction)}` at {bounds}")
+        start = f"{function.name}+{instruction.ip - function.start:#x}"
+        return Refusal(NOT_A_BOUNDARY, f"{address:#x} is inside `{text(instruction)}` at {bounds} ({start})")
     if address != code.start:
         refusal = leads_of(context, code).doubt(address)
         if refusal is not None:

@@ -20,6 +20,7 @@ from sidestep.arch.x86_64.computed_jumps import ComputedJumps, computed_jumps, t
 from sidestep.arch.x86_64.jump_tables import JumpTables, find_jump_tables
 from sidestep.arch.x86_64.placement import signal_returns
 from sidestep.arch.x86_64.references import CodeBytes, ReferenceTable, Taken, taken_addresses
+from sidestep.errors import Reason
 from sidestep.safety.references import References
 from sidestep.safety.restartable import SectionedFile, restartable_sequences
 
@@ -94,20 +95,34 @@ class Functions(Protocol):
 
 
 @dataclass
+class Circumstances:
+    """What is the same for all modules of a target, and may be different for each batch of probes.
+
+    fault_rule      why instructions that may fault do not move: the program has handlers of its own for
+                    SIGSEGV, SIGBUS, SIGILL or SIGFPE, or may still install some; None: it has none
+    shadow_stacks   a thread has a shadow stack, on which calls cannot be imitated
+    forbidden       run-time addresses that are not probed, each with what they are (Sidestep's own areas)
+    probes          about how many probes will be placed: chooses how references are looked up
+    progress        called with (bytes done, bytes in all) while a large module is searched
+    """
+
+    fault_rule: Reason | None = None
+    shadow_stacks: bool = False
+    forbidden: Sequence[tuple[Range, str]] = ()
+    probes: int = 1
+    progress: Callable[[int, int], None] | None = None
+
+
+@dataclass
 class ModuleContext:
     """One module of a target, or one file.
 
     name            for messages
     bias            run-time address minus the file's address
     memory          original bytes of the target; None: there is only the file
-    handles_faults  the program has handlers of its own for SIGSEGV, SIGBUS, SIGILL or SIGFPE
-    shadow_stacks   a thread has a shadow stack, on which calls cannot be imitated
-    forbidden       run-time addresses that are not probed, each with what they are (Sidestep's own areas)
     is_file         the code is a private mapping of a file (the vdso is not)
     is_copied       code of the file was replaced by a copy in memory that is no file
     is_shared       the code is mapped MAP_SHARED
-    probes          about how many probes will be placed here: chooses how references are looked up
-    progress        called with (bytes done, bytes in all) while a large module is searched
     """
 
     file: LoadedFile
@@ -115,14 +130,10 @@ class ModuleContext:
     name: str = ""
     bias: int = 0
     memory: Memory | None = None
-    handles_faults: bool = False
-    shadow_stacks: bool = False
-    forbidden: Sequence[tuple[Range, str]] = ()
     is_file: bool = True
     is_copied: bool = False
     is_shared: bool = False
-    probes: int = 1
-    progress: Callable[[int, int], None] | None = None
+    batch: Circumstances = field(default_factory=Circumstances, repr=False)
     leads: dict[int, FunctionLeads] = field(default_factory=dict, repr=False)
     _found: dict[int, Bounds] = field(default_factory=dict, repr=False)
     _codes: dict[int, FunctionCode] = field(default_factory=dict, repr=False)
@@ -228,13 +239,14 @@ class ModuleContext:
 
     @cached_property
     def references(self) -> References:
-        return References(self.code, self.contents, self.file.is_pic, self.probes, self.progress)
+        return References(self.code, self.contents, self.file.is_pic, self.batch.probes, self.batch.progress)
 
     @property
     def short_branches(self) -> ReferenceTable | None:
         """Every possible branch with an 8-bit displacement, if so many questions are expected that the table
         is worth it."""
-        if self._short is None and self.probes * _SHORT_SEARCH > sum(len(each.content) for each in self.code):
+        size = sum(len(each.content) for each in self.code)
+        if self._short is None and self.batch.probes * _SHORT_SEARCH > size:
             self._short = ReferenceTable.build_short(self.code)
         return self._short
 

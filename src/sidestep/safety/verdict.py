@@ -36,7 +36,6 @@ from sidestep.errors import (
     CROSSES_PAGE,
     FOREIGN_BREAKPOINT,
     FOREIGN_BYTES,
-    MAY_FAULT,
     TOO_SHORT,
     Refusal,
 )
@@ -139,16 +138,17 @@ def _place(
 def _refused_call(context: ModuleContext, region: Cover) -> Refusal | None:
     """The copy of a call pushes a return address that the shadow stack does not have."""
     last = region.instructions[-1]
-    if context.shadow_stacks and is_call(last):
+    if context.batch.shadow_stacks and is_call(last):
         return Refusal(CALL_IN_REGION, f"{describe(last)}, and a thread has a shadow stack")
     return None
 
 
 def _refused_faults(context: ModuleContext, region: Cover) -> Refusal | None:
-    if not context.handles_faults:
+    rule = context.batch.fault_rule
+    if rule is None:
         return None
     instruction = faulting(region.instructions)
-    return None if instruction is None else Refusal(MAY_FAULT, describe(instruction))
+    return None if instruction is None else Refusal(rule, describe(instruction))
 
 
 def _refused_bytes(context: ModuleContext, region: Cover) -> Refusal | None:

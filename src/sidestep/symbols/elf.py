@@ -142,6 +142,19 @@ class ElfFile:
         return (content.device, content.inode) if isinstance(content, FileContent) else None
 
     @property
+    def damage(self) -> str | None:
+        """What is missing of the file, for people; None where nothing is."""
+        content = self._content
+        if not isinstance(content, FileContent):
+            return None
+        end = max(load.offset + load.file_size for load in self.loads)
+        if content.size < end:
+            return f"it has only {content.size:,} of its {end:,} bytes"
+        if self._section_offset and len(self.sections) < min(self._section_count, _MOST_SECTIONS):
+            return "its section headers are missing"
+        return None
+
+    @property
     def memory_bias(self) -> int:
         """What the loader has added to pointers that `read` gives: 0 unless that reads the target."""
         return self._content.bias if isinstance(self._content, MemoryContent) else 0

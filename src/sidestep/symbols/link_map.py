@@ -11,6 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sidestep.address import PAGE
 from sidestep.symbols.content import Reader, read_memory
 from sidestep.symbols.symbol_table import find_data
 
@@ -18,22 +19,33 @@ if TYPE_CHECKING:
     from sidestep.symbols.modules import Module
 
 DT_DEBUG = 21
-_AT_ENTRY = 9
+_AT_ENTRY, _AT_EXECFN = 9, 31
 _MOST_NAMESPACES = 64
 _MOST_MODULES = 1 << 14
 
 
 def entry_point(pid: int) -> int | None:
     """The address where the kernel started the program (AT_ENTRY)."""
+    return _auxiliary_values(pid).get(_AT_ENTRY)
+
+
+def executed_path(pid: int, read: Reader) -> str:
+    """The path that the program was executed by, maybe that of a symbolic link (AT_EXECFN); "" if unknown."""
+    address = _auxiliary_values(pid).get(_AT_EXECFN, 0)
+    raw = read_memory(read, address, PAGE - address % PAGE)
+    if b"\0" not in raw:
+        raw += read_memory(read, address + len(raw), PAGE)
+    return raw.partition(b"\0")[0].decode("utf-8", "backslashreplace")
+
+
+def _auxiliary_values(pid: int) -> dict[int, int]:
+    """What the kernel told the program when it started it, by tag; empty if it cannot be read."""
     try:
         with open(f"/proc/{pid}/auxv", "rb") as file:
             raw = file.read(4096)
     except OSError:
-        return None
-    return next(
-        (value for tag, value in struct.iter_unpack("<QQ", raw[: len(raw) // 16 * 16]) if tag == _AT_ENTRY),
-        None,
-    )
+        return {}
+    return dict(struct.iter_unpack("<QQ", raw[: len(raw) // 16 * 16]))
 
 
 def load_order(started: Module | None, modules: Sequence[Module], read: Reader) -> list[int]:

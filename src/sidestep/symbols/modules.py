@@ -14,7 +14,7 @@ from sidestep.maps import Mapping, read_maps
 from sidestep.symbols.content import Reader
 from sidestep.symbols.elf import ElfFile
 from sidestep.symbols.functions import FunctionTable
-from sidestep.symbols.link_map import entry_point, load_order
+from sidestep.symbols.link_map import entry_point, executed_path, load_order
 from sidestep.symbols.mapped import VDSO, find_images
 from sidestep.symbols.printable import clean
 from sidestep.symbols.separate import find_symbols
@@ -34,6 +34,7 @@ class Module:
     deleted  the file is no longer at `path`
     note     what the user should know about where it was read from; mostly empty
     functions  those of the file, wherever it is mapped
+    started_as  the file name by which the program was executed: that of a symbolic link, maybe
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Module:
         self.name = clean(path if path.startswith("[") else path.rpartition("/")[2])
         self.ranges = list(ranges)
         self.is_main, self.deleted, self.note = is_main, deleted, note
+        self.started_as = ""
 
     def __repr__(self) -> str:
         return f"<Module {self.name} at {self.base:#x}>"
@@ -82,15 +84,16 @@ class Module:
         0  the file name: `libz.so.1.2.13`, `libc-2.31.so`
         1  that without `.so` and what follows: `libz`, `libc-2.31`
         2  that without a version: `libc`
-        3  the name that the file gives itself (SONAME), and the short forms of it: `libz.so.1`
+        3  the name that the file gives itself (SONAME), or that it was started by, and their short forms
 
         and `looseness` is the last of these that counts.
         """
         if "/" in glob:
             return fnmatch.fnmatchcase(clean(self.path), glob)
         forms = _short_forms(self.name)[: looseness + 1]
-        if looseness >= 3 and self.elf.soname:
-            forms += _short_forms(self.elf.soname)
+        if looseness >= 3:
+            for name in (self.elf.soname, self.started_as):
+                forms += _short_forms(name) if name else ()
         return any(form == glob or fnmatch.fnmatchcase(form, glob) for form in forms)
 
 
@@ -109,6 +112,8 @@ def read_modules(pid: int, read: Reader, known: Iterable[Module] = ()) -> list[M
     modules = list(_from_mappings(pid, read_maps(pid), read, known))
     entry = entry_point(pid)
     started = next((module for module in modules if entry is not None and entry in module), None)
+    if started is not None:
+        started.started_as = clean(executed_path(pid, read).rpartition("/")[2])
     positions: dict[Module, int] = {}
     for position, dynamic in enumerate(load_order(started, modules, read)):
         module = next((module for module in modules if dynamic in module), None)

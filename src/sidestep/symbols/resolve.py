@@ -279,7 +279,7 @@ def _suggestion(modules: Sequence[Module], where: Where) -> str:
     if names.is_part(symbol):
         return f"{symbol}{place} is a part of a function that is only jumped into"
     if _is_glob(symbol):
-        return f"{symbol}{place}"
+        return f"{symbol}{place}{_damage(modules)}"
     notes = [f"{module.name}: {module.note}" for module in modules if module.note]
     if len(modules) == 1 and notes:
         return f"{symbol} in {notes[0]}"
@@ -289,4 +289,9 @@ def _suggestion(modules: Sequence[Module], where: Where) -> str:
     close: list[str] = []
     for module in modules:
         close += [name for name in module.functions.close_names(symbol) if name not in close]
-    return f"{symbol}{place}{_did_you_mean(names.close_names(symbol, close))}"
+    return f"{symbol}{place}{_did_you_mean(names.close_names(symbol, close))}{_damage(modules)}"
+
+
+def _damage(modules: Sequence[Module]) -> str:
+    """Why a name may be missing."""
+    return "".join(f"; {each.name} is damaged: {damage}" for each in modules if (damage := each.elf.damage))

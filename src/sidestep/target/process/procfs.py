@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -75,6 +76,17 @@ def threads(pid: int) -> list[int]:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except (FileNotFoundError, ProcessLookupError) as error:
         raise TargetError(f"process {pid}", errors.PROCESS_GONE) from error
+
+
+def own_threads(pid: int) -> list[int]:
+    """The thread ids of a process as it sees them itself, in its pid namespace."""
+    found: list[int] = []
+    for tid in threads(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            status = Path(f"/proc/{pid}/task/{tid}/status").read_bytes()
+            ids = re.search(rb"^NSpid:.*?(\d+)$", status, re.M)
+            found.append(int(ids[1]) if ids else tid)
+    return found
 
 
 def thread_state(pid: int, tid: int) -> str:
