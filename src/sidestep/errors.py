@@ -183,7 +183,7 @@ MAY_FAULT = _reason(
 )
 MAY_FAULT_LATER = _reason(
     "may-fault-later",
-    "an instruction may fault, and the program, not begun yet, may install handlers for that",
+    "an instruction may fault, and the program has not begun: it may install handlers for faults",
     "probe another instruction, or attach with -p when it has begun",
     errno.EBUSY,
 )

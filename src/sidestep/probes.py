@@ -87,6 +87,7 @@ class Kprobe:
         self.gone = False
         self.addr: int | None = addr
         self.symbol: str | None = None
+        self.offset = 0  # from the start of the symbol
         self.module: str | None = None
         self.method: str | None = None
         self.why: str | None = None
@@ -99,11 +100,9 @@ class Kprobe:
         """How messages and tables call the probe: its event name, or its place, `SYMBOL+OFFSET`."""
         if self.action.event:
             return self.action.event
-        if self.symbol is None or self.where is None:
-            return str(self.where or self.symbol or f"{self.requested_address:#x}")
-        if self.where.symbol is None:
-            return f"{self.where.offset:#x}"
-        return f"{self.symbol}+{self.where.offset:#x}" if self.where.offset else self.symbol
+        if self.symbol is None:
+            return str(self.where or f"{self.requested_address:#x}")
+        return f"{self.symbol}+{self.offset:#x}" if self.offset else self.symbol
 
     @property
     def hits(self) -> int:

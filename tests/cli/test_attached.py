@@ -113,6 +113,33 @@ def test_by_name(command: Command, run: Start, ticking: Running, tmp_path: Path)
     assert "no such process" in command("count", "-n", "no-such-name", "tick").errors
 
 
+def test_a_program_is_known_by_the_name_of_the_link_that_started_it(
+    command: Command, run: Start, ticking: Running, tmp_path: Path
+) -> None:
+    link = tmp_path / f"link{os.getpid()}"
+    link.symlink_to(os.readlink(f"/proc/{ticking.pid}/exe"))
+    running = run(link)
+    running.expect("up")
+    result = command("count", "-p", running.pid, f"{link.name}:tick", "--duration", "0.1")
+    assert result.lines[1].split()[-2:] == ["tick", "sample"]
+    assert command("funcs", "-p", running.pid, f"{link.name}:tick").code == 0
+
+
+def test_a_probe_is_called_by_its_event_or_its_place(command: Command, ticking: Running) -> None:
+    probes = ["mine tick", "tick"]
+    result = command("count", "-p", ticking.pid, *probes, "--duration", "0.1", "--format", "json")
+    assert [each["probe"] for each in json.loads(result.output)["probes"]] == ["mine", "tick"]
+
+
+def test_a_thread_that_is_not_there_is_said(command: Command, ticking: Running) -> None:
+    result = command("count", "-p", ticking.pid, "tick", "--tid", "1", "--duration", "0.1")
+    message = f"sidestep: process {ticking.pid} has no thread 1 now, its threads are {ticking.pid}\n"
+    assert result.errors == message
+    assert result.code == 0
+    result = command("count", "-p", ticking.pid, "tick", "--tid", ticking.pid, "--duration", "0.1")
+    assert result.errors == ""
+
+
 def test_nobody_there(command: Command) -> None:
     result = command("count", "-p", "4194304", "malloc")
     assert "no such process" in result.errors
@@ -198,6 +225,8 @@ def test_probes_of_a_killed_controller_are_listed_and_cleaned(
     assert any(line.split()[1:3] == ["k", "tick+0x0"] for line in command("list", "-p", ticking.pid).lines)
     second = command("count", "-p", ticking.pid, "tick")
     assert str(tracing.pid) in second.errors
+    assert "end that one: it takes its probes out itself" in second.errors
+    assert "end that one" in command("clean", "-p", ticking.pid).errors
     assert second.code == 1
     os.kill(tracing.pid, signal.SIGKILL)
     tracing.process.wait()

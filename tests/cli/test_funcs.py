@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +74,19 @@ def test_a_file_that_is_none(command: Command) -> None:
     result = command("funcs", "-f", "/etc/passwd", "main")
     assert "not a usable ELF file" in result.errors
     assert result.code == 1
+
+
+@pytest.mark.parametrize("glob", ["first", "f*"])
+def test_a_file_that_was_cut(command: Command, samples: Samples, tmp_path: Path, glob: str) -> None:
+    whole = samples(SOURCE, "-O1").read_bytes()
+    cut = tmp_path / "cut"
+    cut.write_bytes(whole[:5000])
+    for result in (command("funcs", "-f", cut, glob), command("check", "-f", cut, glob)):
+        assert "cut is damaged: it has only 5,000 of its" in result.errors
+        assert "-p PID" not in result.errors
+        assert result.code == 1
+    cut.write_bytes(whole[:-100])
+    assert "its section headers are missing" in command("funcs", "-f", cut, glob).errors
 
 
 def test_no_name_reaches_the_terminal_unescaped(command: Command, samples: Samples) -> None:

@@ -156,6 +156,13 @@ def test_a_glob_says_what_it_left_out(sidestep_run: Start, tmp_path: Path) -> No
     assert sum(counted) == len(refused)
 
 
+def test_a_program_that_may_still_install_handlers(sidestep_run: Start) -> None:
+    outcome = sidestep_run("count", "libc:strlen", "libc:opendir", "--", "ls").finish()
+    assert "the program has not begun: it may install handlers for faults" in outcome.errors
+    assert "attach with -p when it has begun" in outcome.errors
+    assert (outcome.status, outcome.output) == (1, "")
+
+
 def cat_with_probes(sidestep_run: Start) -> Running:
     """`cat`, launched, once it has copied a line."""
     running = sidestep_run("count", "libc:write", "--", "cat")

@@ -22,6 +22,7 @@ PID = str(os.getppid())
         (["trace", "-p", PID, "malloc", "--", "true"], "only one of"),
         (["trace", "malloc", "--"], "no command behind --"),
         (["trace", "--format", "json", "malloc", "--", "true"], "--format json needs -o FILE"),
+        (["trace", "--tid", "1", "malloc", "--", "true"], "--tid needs a running process"),
         (["funcs", "malloc"], "give one of -p PID, -n NAME and -f ELF"),
         (["funcs", "-p", PID, "malloc", "--", "true"], "`sidestep funcs` launches no command"),
         (["check", "-f", "/bin/true"], "which function?"),

@@ -12,7 +12,7 @@ import pytest
 import sidestep
 from harness.build import Builder
 from harness.running import Running
-from sidestep import Kprobe, ProbeError, errors
+from sidestep import Count, Kprobe, ProbeError, errors
 
 Run = Callable[..., Running]
 
@@ -76,6 +76,17 @@ def test_several_probes_at_one_address_each_count(program: Program) -> None:
     program.target.unregister_kprobe(probes[1])
     true = program.work()[NAME]
     assert [probe.hits for probe in probes] == [true, 0, true]
+
+
+def test_a_probe_is_called_by_its_event_or_its_place(program: Program) -> None:
+    start = program.target.resolve(NAME)
+    assert program.target.memory.read(start.address, 5) == b"\x48\x8d\x44\x7f\x01"  # lea 1(%rdi,%rdi,2), %rax
+    behind = [Kprobe(f"{NAME}+5"), Kprobe(addr=start.address + 5), Kprobe(symbol_name=NAME, offset=5)]
+    named = Kprobe(NAME, action=Count("mine"))
+    assert [probe.name for probe in behind] == [f"{NAME}+0x5", f"{start.address + 5:#x}", f"{NAME}+0x5"]
+    program.target.register_kprobes([*behind, named, probe := Kprobe(NAME)])
+    assert [each.name for each in behind] == [f"{NAME}+0x5"] * 3
+    assert (named.name, probe.name) == ("mine", NAME)
 
 
 def test_exactly_one_way_to_say_where() -> None:

@@ -135,7 +135,8 @@ class KprobeManager:
             action = detour.Record(program, probe.action.emit)
         else:
             action = detour.Count(index)
-        probe.addr, probe.symbol, probe.module = verdict.address, location.symbol, location.module.name
+        probe.addr, probe.symbol, probe.offset = verdict.address, location.symbol, location.offset
+        probe.module = location.module.name
         probe.method, probe.why, probe.note = verdict.tactic, "; ".join(verdict.notes) or None, location.note
         return Placed(probe, index, location, verdict, action, matched)
 
