@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from sidestep import errors
-from sidestep.ending import forget, restore_at_end
+from sidestep.ending import ending
 from sidestep.errors import ProbeError, Refusal, SidestepError, TargetError
 from sidestep.events.decode import Event
 from sidestep.kprobes.listing import list_probes
@@ -71,7 +71,7 @@ class Target:
         self._lock = threading.RLock()
         self._left_over: Sequence[Event] = []
         self._places.refresh()
-        restore_at_end(self.detach)
+        ending.add(self.detach)
 
     def __enter__(self) -> Target:
         return self
@@ -373,7 +373,7 @@ class Target:
                 problems = self._manager.remove_all()
         finally:
             uninterrupted(self._close)
-            forget(self.detach)
+            ending.remove(self.detach)
         if problems:
             raise DetachError("\n".join(problems))
 

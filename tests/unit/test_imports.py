@@ -37,7 +37,7 @@ PARTS: dict[str, frozenset[str]] = {
     "compiler": TEXT | SHARED | {"arch"},
     "events": MIDDLE,
     "kprobes": MIDDLE | {"symbols", "events", "compiler", "agent"},
-    "ending": SMALL,
+    "ending": frozenset({"errors"}),
     "session": MIDDLE | {"ending"} | {"symbols", "events", "compiler", "agent", "kprobes", "target"},
     "sessions": TEXT | SHARED | {"kprobes", "target"},
     # The package itself: its public names.

@@ -23,8 +23,8 @@ class EventStream:
         self._view = view
         self.reader = EventReader(view, ring_count, ring_size, Clock())
         self._symbolize = symbolize
-        self._lock = threading.RLock()  # a signal handler may detach while its thread reads
-        self._stopped = False
+        self._lock = threading.Lock()
+        self._stopped = self._closed = False
 
     def add(self, program: EventProgram) -> None:
         self.reader.add([EventDecoder(program, self._symbolize)])
@@ -39,7 +39,7 @@ class EventStream:
     def poll(self) -> list[Event]:
         """The events that are final by now, by time."""
         with self._lock:
-            return self.reader.poll()
+            return [] if self._closed else self.reader.poll()
 
     def settle(self, rings: Sequence[int]) -> None:
         """Take what is left in rings whose writers have ended."""
@@ -49,15 +49,15 @@ class EventStream:
     def flush(self, *, skip_holes: bool = False) -> list[Event]:
         """Everything that is there, by time: after the last hit."""
         with self._lock:
-            return self.reader.flush(skip_holes=skip_holes)
+            return [] if self._closed else self.reader.flush(skip_holes=skip_holes)
 
     def events(self, timeout: float | None, alive: Callable[[], bool]) -> Iterator[Event]:
-        """Events by time, until `timeout` seconds are over, `stop()`, or the end of the target."""
+        """Events by time, until `timeout` seconds are over, `stop()`, `close()`, or the end of the target."""
         deadline = None if timeout is None else time.monotonic() + timeout
         self._stopped = False
         sleep = SHORTEST_SLEEP
         while True:
-            ended = self._stopped or not alive()
+            ended = self._stopped or self._closed or not alive()
             late = deadline is not None and time.monotonic() >= deadline
             found = self.flush() if ended else self.poll()
             yield from found
@@ -72,5 +72,7 @@ class EventStream:
             time.sleep(left)
 
     def close(self) -> None:
-        self.reader.close()
-        self._view.release()
+        with self._lock:
+            self._closed = True
+            self.reader.close()
+            self._view.release()
