@@ -30,7 +30,7 @@ PARTS: dict[str, frozenset[str]] = {
     "events.record": TEXT | {"events.layout"},
     "arch": TEXT | SHARED,
     "safety": TEXT | SHARED | {"arch"},
-    "target.base": SMALL | {"arch"},
+    "target.base": SMALL | {"arch", "events.layout"},
     "target": SMALL | SHARED | {"arch", "spec", "target.base"},
     "agent": SMALL | SHARED | {"arch", "compiler"},
     "symbols": SMALL | {"spec"},

@@ -24,13 +24,13 @@ from sidestep.cli.options import (
 from sidestep.cli.output import plural, result_stream, say, write_json, write_lines, write_table
 from sidestep.cli.tables import Column
 from sidestep.errors import Refusal
+from sidestep.events.layout import JUMP_SIZE
 from sidestep.symbols.printable import clean
 
 if TYPE_CHECKING:
     from sidestep.safety.region import Placement
     from sidestep.symbols.resolve import Location
 
-JUMP_SIZE = 5
 _IN_FULL = 3
 """With more probepoints than this, each gets one line instead of a disassembly."""
 

@@ -44,7 +44,7 @@ PROBE_CAPACITY: Final = 65536
 PROBES_OFFSET: Final = HEADER_OFFSET + HEADER_SIZE
 PROBE_RECORD_SIZE: Final = 256
 PROBE_NAME_SIZE: Final = 112
-PROBE_BYTES_SIZE: Final = 5  # a jump
+JUMP_SIZE: Final = 5  # jmp rel32
 PROBE_MOVES: Final = 32  # {u8 offset from the site, u16 offset in the buffer} for each instruction boundary
 STATE_NONE: Final = 0
 STATE_DISABLED: Final = 1  # registered, without a jump
@@ -103,7 +103,7 @@ PROCESS_PAGE_SIZE: Final = THREAD_TABLE_OFFSET + THREAD_TABLE_ENTRIES * 16 + PAG
 
 _HEADER = struct.Struct("<8sIIQQIIIIQQIII")
 _ARENA = struct.Struct("<QQ")
-_PROBE = struct.Struct(f"<QQQIBBH{PROBE_BYTES_SIZE}s{PROBE_BYTES_SIZE}s{PROBE_NAME_SIZE}s{PROBE_MOVES * 3}s")
+_PROBE = struct.Struct(f"<QQQIBBH{JUMP_SIZE}s{JUMP_SIZE}s{PROBE_NAME_SIZE}s{PROBE_MOVES * 3}s")
 _MOVE = struct.Struct("<BH")
 _STATE_OFFSET: Final = 28
 assert _PROBE.size <= PROBE_RECORD_SIZE
@@ -230,7 +230,7 @@ class ProbeRecord:
 
     def write(self, shared: Shared, index: int) -> None:
         """Writes the record at `index`."""
-        if len(self.original) != len(self.patched) or len(self.original) > PROBE_BYTES_SIZE:
+        if len(self.original) != len(self.patched) or len(self.original) > JUMP_SIZE:
             raise LayoutError(f"{len(self.original)} original and {len(self.patched)} patched bytes")
         if len(self.moves) > PROBE_MOVES:
             raise LayoutError(f"{len(self.moves)} boundaries, a record has room for {PROBE_MOVES}")
@@ -264,7 +264,7 @@ class ProbeRecord:
         address, site, buffer, flags, state, length, count, original, patched, name, moves = (
             _PROBE.unpack_from(raw)
         )
-        if state not in (STATE_DISABLED, STATE_ARMED) or length > PROBE_BYTES_SIZE or count > PROBE_MOVES:
+        if state not in (STATE_DISABLED, STATE_ARMED) or length > JUMP_SIZE or count > PROBE_MOVES:
             return None
         text = name.split(b"\0", 1)[0].decode("utf-8", "replace")
         pairs = tuple(

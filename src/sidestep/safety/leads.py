@@ -40,9 +40,10 @@ from sidestep.arch.x86_64.insn import (
     falls_through,
     rip_target,
 )
-from sidestep.arch.x86_64.placement import JUMP_SIZE, Cover, describe
+from sidestep.arch.x86_64.placement import Cover, describe
 from sidestep.arch.x86_64.references import LONGEST_IMMEDIATE, SHORT_REACH, Reference, short_branches
 from sidestep.errors import INDIRECT_JUMP, JUMP_INTO_REGION, LANDING_PAD, NOT_DECODABLE, UNREACHABLE, Refusal
+from sidestep.events.layout import JUMP_SIZE
 from sidestep.safety.context import ModuleContext, first_in
 
 # After this many questions about one function, all answers are prepared at once.

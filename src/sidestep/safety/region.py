@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 
 from sidestep.address import Range
 from sidestep.arch.x86_64.insn import Instruction
-from sidestep.arch.x86_64.placement import JUMP_SIZE
+from sidestep.events.layout import JUMP_SIZE
 
 Tactic = Literal["jump", "region", "padding"]
 

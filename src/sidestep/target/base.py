@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sidestep.address import Range
 from sidestep.errors import Refusal
+from sidestep.events.layout import JUMP_SIZE
 
 if TYPE_CHECKING:
     from sidestep.arch.x86_64.detour import Action
     from sidestep.arch.x86_64.insn import Instruction
     from sidestep.arch.x86_64.liveness import Liveness
-
-JUMP_SIZE = 5
 
 
 def jump(site: int, target: int) -> bytes:

@@ -27,8 +27,8 @@ from sidestep.arch.x86_64.insn import (
 )
 from sidestep.arch.x86_64.relocate import relocatable
 from sidestep.errors import CALL_IN_REGION, INDIRECT_JUMP, NOT_DECODABLE, TOO_SHORT, Refusal
+from sidestep.events.layout import JUMP_SIZE
 
-JUMP_SIZE = 5  # jmp rel32
 ENDBR64_SIZE = 4
 _PAGE = 4096
 _LONGEST_INSTRUCTION = 15

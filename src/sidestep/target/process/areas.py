@@ -11,6 +11,7 @@ import errno
 import itertools
 import mmap
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,21 +32,21 @@ from sidestep.target.process.calls import (
     READ_EXECUTE,
     READ_WRITE,
     SHARED_FLAGS,
-    SYS_CLOSE,
-    SYS_MADVISE,
-    SYS_MEMFD_CREATE,
-    SYS_MMAP,
-    SYS_MPROTECT,
-    SYS_MUNLOCK,
-    SYS_MUNMAP,
 )
 from sidestep.target.process.process import Window
 from sidestep.target.process.remote import RemoteCalls, explain
+from sidestep.target.process.syscalls import Syscall
 
 REACH = (1 << 31) - (1 << 20)  # of a rel32 jump, less room for the code arena itself
 LOWEST, HIGHEST = 1 << 20, (1 << 47) - PAGE
-MEMFD_PATH = "/memfd:sidestep"
+# What /proc shows of a memfd of ours; its name says which controller made it: pid and start time.
+OWNER = re.compile(r"/memfd:sidestep:(\d{1,10}):(\d{1,20})(?: |$)", re.ASCII)
 MAX_MAP_COUNT = Path("/proc/sys/vm/max_map_count")
+
+
+def is_ours(path: str) -> bool:
+    """Whether a mapping or descriptor of that path is memory of a session."""
+    return OWNER.match(path) is not None
 
 
 @dataclass(slots=True)
@@ -87,9 +88,7 @@ class SharedArea:
         os.close(self._descriptor)
 
 
-def create_shared(
-    window: Window, file_size: int, mappings: Sequence[tuple[int, int, int]], view_offset: int = 0
-) -> SharedArea:
+def create_shared(window: Window, file_size: int, mappings: Sequence[tuple[int, int, int]]) -> SharedArea:
     """A new memfd of `file_size` bytes, mapped in the target by `mappings`: (offset from the area's start,
     size, file offset). It is created by the target, opened by us through /proc, and its descriptor closed
     there again. Its name says whose it is, from its first moment on.
@@ -109,22 +108,22 @@ def create_shared(
                 os.ftruncate(ours, file_size)
                 _map_shared(calls, address, mappings, descriptor)
             finally:
-                calls.call(SYS_CLOSE, descriptor)
+                calls.call(Syscall.CLOSE, descriptor)
         except OSError as error:
             if ours >= 0:
                 os.close(ours)
-                calls.call(SYS_MUNMAP, address, total)
+                calls.call(Syscall.MUNMAP, address, total)
             raise TargetError(subject, errors.REMOTE_CALL_FAILED, explain(error)) from error
-    view = mmap.mmap(ours, file_size - view_offset, offset=view_offset)
+    view = mmap.mmap(ours, file_size)
     return SharedArea(Range(address, address + total), ours, view)
 
 
 def _memfd(calls: RemoteCalls) -> int:
     try:
-        return calls.call(SYS_MEMFD_CREATE, calls.scratch, MFD_CLOEXEC | MFD_NOEXEC_SEAL)
+        return calls.call(Syscall.MEMFD_CREATE, calls.scratch, MFD_CLOEXEC | MFD_NOEXEC_SEAL)
     except OSError as error:
         if error.errno == errno.EINVAL:  # before Linux 6.3
-            return calls.call(SYS_MEMFD_CREATE, calls.scratch, MFD_CLOEXEC)
+            return calls.call(Syscall.MEMFD_CREATE, calls.scratch, MFD_CLOEXEC)
         raise
 
 
@@ -134,11 +133,11 @@ def _map_shared(
     """Map sparse memory without touching it, even in a process that called mlockall(MCL_FUTURE): that locks
     only what can be accessed, so access is given when nothing is to be locked any more."""
     for offset, size, file_offset in mappings:
-        calls.call(SYS_MMAP, address + offset, size, PROT_NONE, SHARED_FLAGS, descriptor, file_offset)
+        calls.call(Syscall.MMAP, address + offset, size, PROT_NONE, SHARED_FLAGS, descriptor, file_offset)
     total = max(offset + size for offset, size, _ in mappings)
-    calls.call(SYS_MUNLOCK, address, total)
-    calls.call(SYS_MPROTECT, address, total, READ_WRITE)
-    calls.call(SYS_MADVISE, address, total, MADV_DONTDUMP)
+    calls.call(Syscall.MUNLOCK, address, total)
+    calls.call(Syscall.MPROTECT, address, total, READ_WRITE)
+    calls.call(Syscall.MADVISE, address, total, MADV_DONTDUMP)
 
 
 def create_arena(
@@ -156,12 +155,12 @@ def create_arena(
     announce(arena)
     with window.calls() as calls:
         try:
-            calls.call(SYS_MMAP, arena.address, arena.size, READ_EXECUTE, ARENA_FLAGS, 2**64 - 1, 0)
+            calls.call(Syscall.MMAP, arena.address, arena.size, READ_EXECUTE, ARENA_FLAGS, 2**64 - 1, 0)
             if data_size:
-                calls.call(SYS_MPROTECT, arena.process_page, data_size, READ_WRITE)
-                calls.call(SYS_MADVISE, arena.process_page, data_size, MADV_WIPEONFORK)
+                calls.call(Syscall.MPROTECT, arena.process_page, data_size, READ_WRITE)
+                calls.call(Syscall.MADVISE, arena.process_page, data_size, MADV_WIPEONFORK)
         except OSError as error:
-            calls.call(SYS_MUNMAP, arena.address, arena.size)
+            calls.call(Syscall.MUNMAP, arena.address, arena.size)
             subject = f"process {window.process.pid}"
             raise TargetError(subject, errors.REMOTE_CALL_FAILED, explain(error)) from error
     return arena
@@ -173,9 +172,9 @@ def unmap(window: Window, spans: Sequence[Range], descriptors: Sequence[int] = (
         return
     with window.calls(LEAVING) as calls:
         for span in spans:
-            calls.call(SYS_MUNMAP, span.start, span.size)
+            calls.call(Syscall.MUNMAP, span.start, span.size)
         for descriptor in descriptors:
-            calls.call(SYS_CLOSE, descriptor)
+            calls.call(Syscall.CLOSE, descriptor)
 
 
 def check_map_count(maps: Sequence[Mapping], wanted: int) -> None:
@@ -228,9 +227,7 @@ def processes_that_map(inode: int) -> list[int]:
                     raw = file.readall()
             except OSError:
                 continue  # gone, or of another user: not a child of ours then
-            if needle in raw and any(
-                m.inode == inode and m.path.startswith(MEMFD_PATH) for m in parse_maps(raw)
-            ):
+            if needle in raw and any(m.inode == inode and is_ours(m.path) for m in parse_maps(raw)):
                 found.append(int(entry))
     return found
 

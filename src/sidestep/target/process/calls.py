@@ -1,6 +1,6 @@
-"""The system calls that are made in a target: x86-64 numbers, constants, and what a filter sees of them.
+"""The system calls that are made in a target: their constants, and what a filter sees of them.
 
-From <asm/unistd_64.h>, <linux/mman.h> and <linux/memfd.h>.
+From <linux/mman.h> and <linux/memfd.h>.
 """
 
 from __future__ import annotations
@@ -8,9 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sidestep.arch.x86_64 import reading, recording
-
-SYS_CLOSE, SYS_MMAP, SYS_MPROTECT, SYS_MUNMAP, SYS_RT_SIGRETURN = 3, 9, 10, 11, 15
-SYS_MADVISE, SYS_GETPID, SYS_MUNLOCK, SYS_MEMFD_CREATE = 28, 39, 150, 319
+from sidestep.target.process.syscalls import Syscall
 
 PROT_NONE, _READ, _WRITE, _EXECUTE = 0, 1, 2, 4
 READ_WRITE, READ_EXECUTE = _READ | _WRITE, _READ | _EXECUTE
@@ -30,21 +28,21 @@ class Call(NamedTuple):
 
 
 LEAVING = (
-    Call("getpid", SYS_GETPID),
-    Call("rt_sigreturn", SYS_RT_SIGRETURN),
-    Call("munmap", SYS_MUNMAP),
-    Call("close", SYS_CLOSE),
+    Call("getpid", Syscall.GETPID),
+    Call("rt_sigreturn", Syscall.RT_SIGRETURN),
+    Call("munmap", Syscall.MUNMAP),
+    Call("close", Syscall.CLOSE),
 )
 INJECTED = (
     *LEAVING,
-    Call("memfd_create", SYS_MEMFD_CREATE, (None, MFD_CLOEXEC | MFD_NOEXEC_SEAL)),
-    Call("memfd_create", SYS_MEMFD_CREATE, (None, MFD_CLOEXEC)),
-    Call("mmap", SYS_MMAP, (None, None, PROT_NONE, SHARED_FLAGS)),
-    Call("mmap", SYS_MMAP, (None, None, READ_EXECUTE, ARENA_FLAGS, 2**64 - 1, 0)),
-    Call("munlock", SYS_MUNLOCK),
-    Call("mprotect", SYS_MPROTECT, (None, None, READ_WRITE)),
-    Call("madvise", SYS_MADVISE, (None, None, MADV_DONTDUMP)),
-    Call("madvise", SYS_MADVISE, (None, None, MADV_WIPEONFORK)),
+    Call("memfd_create", Syscall.MEMFD_CREATE, (None, MFD_CLOEXEC | MFD_NOEXEC_SEAL)),
+    Call("memfd_create", Syscall.MEMFD_CREATE, (None, MFD_CLOEXEC)),
+    Call("mmap", Syscall.MMAP, (None, None, PROT_NONE, SHARED_FLAGS)),
+    Call("mmap", Syscall.MMAP, (None, None, READ_EXECUTE, ARENA_FLAGS, 2**64 - 1, 0)),
+    Call("munlock", Syscall.MUNLOCK),
+    Call("mprotect", Syscall.MPROTECT, (None, None, READ_WRITE)),
+    Call("madvise", Syscall.MADVISE, (None, None, MADV_DONTDUMP)),
+    Call("madvise", Syscall.MADVISE, (None, None, MADV_WIPEONFORK)),
 )
 """What a borrowed thread is made to call (see remote.py), with the arguments that are always the same.
 LEAVING: what takes out what is there."""

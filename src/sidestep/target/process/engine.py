@@ -22,8 +22,9 @@ from sidestep.arch.x86_64.recording import Rings
 from sidestep.arch.x86_64.runtime import Runtime
 from sidestep.errors import ProbeError, Refusal, TargetError
 from sidestep.events import layout
+from sidestep.events.layout import JUMP_SIZE
 from sidestep.spec import SymbolMemory
-from sidestep.target.base import JUMP_SIZE, Buffer, Change, Detour, Label
+from sidestep.target.base import Buffer, Change, Detour, Label
 from sidestep.target.process import procfs, remains
 from sidestep.target.process.areas import (
     CodeArena,

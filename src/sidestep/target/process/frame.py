@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 
 from sidestep.target.process.ptrace import Registers
+from sidestep.target.process.syscalls import ERESTART_RESTARTBLOCK, Syscall
 
 FP_XSTATE_MAGIC1 = 0x46505853
 FP_XSTATE_MAGIC2 = 0x46505845
@@ -21,7 +22,6 @@ KEEP_ALTERNATE_STACK = 0x7FFF_FFFF  # no valid ss_flags: rt_sigreturn leaves the
 UCONTEXT_OFFSET = 8
 SIGNAL_MASK_OFFSET = UCONTEXT_OFFSET + 40 + 256
 FRAME_SIZE = SIGNAL_MASK_OFFSET + 8 + 128
-SYSCALL_RESTART = 219
 TILE_FEATURES = 3 << 17  # AMX: not part of a thread's signal frame before it asked for it
 INTEL_SIZE_WITHOUT_TILES = 2696  # CPUID.0xD standard format: PKRU, the last feature before AMX, ends here
 
@@ -46,9 +46,9 @@ def resumption(registers: Registers) -> Registers:
     """
     resumed = registers.copy()
     if registers.will_restart:
-        restart_block = resumed.rax == 2**64 - 516
+        restart_block = resumed.rax == ERESTART_RESTARTBLOCK
         resumed.rip -= 2
-        resumed.rax = SYSCALL_RESTART if restart_block else resumed.orig_rax
+        resumed.rax = Syscall.RESTART_SYSCALL if restart_block else resumed.orig_rax
     return resumed
 
 

@@ -16,7 +16,8 @@ from sidestep import errors
 from sidestep.address import Range
 from sidestep.arch.x86_64.runtime import STACK_OF_ROUTINES
 from sidestep.errors import Refusal
-from sidestep.target.base import JUMP_SIZE, Change, Detour
+from sidestep.events.layout import JUMP_SIZE
+from sidestep.target.base import Change, Detour
 from sidestep.target.process.process import Window
 from sidestep.target.process.ptrace import Registers
 from sidestep.target.process.stacks import Context, instruction_pointers, interrupted, lying_in

@@ -13,10 +13,11 @@ from pathlib import Path
 from sidestep import errors
 from sidestep.address import PAGE
 from sidestep.errors import TargetError
+from sidestep.target.process.syscalls import Syscall
 
 PF_KTHREAD = 0x00200000
-SYS_KCMP, KCMP_VM = 312, 1  # <asm/unistd_64.h>, <linux/kcmp.h>
-_syscall = ctypes.CDLL(None).syscall
+KCMP_VM = 1  # <linux/kcmp.h>
+_syscall = ctypes.PyDLL(None).syscall
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def resident_size(pid: int) -> int:
 
 def share_memory(pid: int, other: int) -> bool:
     """Whether two processes run in one address space: a child of vfork does until it calls exec."""
-    result: int = _syscall(SYS_KCMP, pid, other, KCMP_VM, 0, 0)
+    result: int = _syscall(Syscall.KCMP, pid, other, KCMP_VM, 0, 0)
     return result == 0
 
 

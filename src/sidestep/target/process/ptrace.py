@@ -10,6 +10,8 @@ import ctypes
 import os
 from enum import IntEnum, IntFlag
 
+from sidestep.target.process.syscalls import ERESTART_RESTARTBLOCK, ERESTARTSYS
+
 _libc = ctypes.PyDLL(None, use_errno=True)
 _ptrace = _libc.ptrace
 _ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
@@ -25,19 +27,14 @@ NT_X86_XSTATE = 0x202
 class Request(IntEnum):
     """Requests of <linux/ptrace.h>."""
 
-    PEEKDATA = 2
-    POKEDATA = 5
     CONT = 7
-    SINGLESTEP = 9
     GETREGS = 12
     SETREGS = 13
     DETACH = 17
     SYSCALL = 24
-    SETOPTIONS = 0x4200
     GETREGSET = 0x4204
     SEIZE = 0x4206
     INTERRUPT = 0x4207
-    LISTEN = 0x4208
     GETSIGMASK = 0x420A
     SETSIGMASK = 0x420B
     SECCOMP_GET_FILTER = 0x420C
@@ -127,9 +124,8 @@ class Registers(ctypes.Structure):
 
     @property
     def will_restart(self) -> bool:
-        """The kernel will step back over the `syscall` instruction and run it again (-ERESTART*: 512 to
-        516)."""
-        return self.in_system_call and -516 <= ctypes.c_int64(self.rax).value <= -512
+        """The kernel will step back over the `syscall` instruction and run it again (-ERESTART*)."""
+        return self.in_system_call and ERESTART_RESTARTBLOCK <= self.rax <= ERESTARTSYS
 
 
 class _Iovec(ctypes.Structure):

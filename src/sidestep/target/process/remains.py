@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,16 +19,16 @@ from sidestep import errors
 from sidestep.address import PAGE, Range
 from sidestep.errors import TargetError
 from sidestep.events import layout
+from sidestep.events.layout import JUMP_SIZE
 from sidestep.maps import Mapping, read_maps
-from sidestep.target.base import JUMP_SIZE, jump
+from sidestep.target.base import jump
 from sidestep.target.process import procfs
-from sidestep.target.process.areas import MEMFD_PATH, processes_that_map, unmap
+from sidestep.target.process.areas import OWNER, is_ours, processes_that_map, unmap
 from sidestep.target.process.memory import ProcessMemory
 from sidestep.target.process.pagemap import written_pages
 from sidestep.target.process.poke import evacuate, in_flight
 from sidestep.target.process.process import Window, attach
 
-OWNER = re.compile(re.escape(MEMFD_PATH) + r":(\d{1,10}):(\d{1,20})(?: |$)", re.ASCII)
 PATIENCE = 5.0  # seconds for threads to leave code of ours
 
 
@@ -65,7 +64,7 @@ def sessions(pid: int, maps: Iterable[Mapping] | None = None) -> list[Session]:
     """
     mine: dict[str, list[Mapping]] = {}
     for mapping in read_maps(pid) if maps is None else maps:
-        if mapping.path.startswith(MEMFD_PATH):
+        if is_ours(mapping.path):
             mine.setdefault(mapping.path, []).append(mapping)
     descriptors = _descriptors(pid) if maps is None else {}
     found: list[Session] = []
@@ -105,7 +104,7 @@ def _descriptors(pid: int) -> dict[str, list[int]]:
     for entry in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):
             path = os.readlink(f"/proc/{pid}/fd/{entry}")
-            if path.startswith(MEMFD_PATH):
+            if is_ours(path):
                 found.setdefault(path, []).append(int(entry))
     return found
 

@@ -17,16 +17,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sidestep import errors
+from sidestep.arch.x86_64.frame import RED_ZONE
 from sidestep.errors import TargetError
 from sidestep.target.process import frame, ptrace
-from sidestep.target.process.calls import SYS_GETPID, SYS_RT_SIGRETURN
 from sidestep.target.process.memory import ProcessMemory
 from sidestep.target.process.ptrace import Event, Registers, Request
 from sidestep.target.process.stop import Stop, StoppedThread
+from sidestep.target.process.syscalls import ERESTART_RESTARTBLOCK, Syscall
 
 ALL_SIGNALS = 2**64 - 1
-RED_ZONE = 128
-RESTART_BLOCK = 2**64 - 516  # -ERESTART_RESTARTBLOCK
 SCRATCH = 512  # bytes for strings and structures that a call is given
 SYSCALL_RET = b"\x0f\x05\xc3"
 RESTORERS = (
@@ -97,10 +96,12 @@ class RemoteCalls:
             self._memory.write(frame_address, image)
             self._stack = frame_address
         else:  # ret -> pop %rax; ret -> 15 -> syscall, with the context right behind
-            chain = struct.pack("<QQQ", self._gadgets.pop_rax, SYS_RT_SIGRETURN, self._gadgets.syscall_ret)
+            chain = struct.pack(
+                "<QQQ", self._gadgets.pop_rax, Syscall.RT_SIGRETURN, self._gadgets.syscall_ret
+            )
             self._memory.write(frame_address - 16, chain + image[8:])
             self._stack = frame_address - 16
-        self._prepare(SYS_GETPID)  # harmless, should the controller die right here
+        self._prepare(Syscall.GETPID)  # harmless, should the controller die right here
         ptrace.set_signal_mask(tid, ALL_SIGNALS)
 
     def _prepare(self, number: int, arguments: tuple[int, ...] = ()) -> None:
@@ -211,7 +212,7 @@ def _candidates(stop: Stop, stacks: dict[int, int], any_thread: bool) -> list[St
     its call return EINTR (restore_sigcontext gives up a restart block). The main thread before others.
     """
     threads = [thread for thread in stop if any_thread or thread.tid in stacks]
-    return sorted(threads, key=lambda t: (t.registers.rax == RESTART_BLOCK, t.tid != stop.pid, t.tid))
+    return sorted(threads, key=lambda t: (t.registers.rax == ERESTART_RESTARTBLOCK, t.tid != stop.pid, t.tid))
 
 
 def explain(error: OSError) -> str:

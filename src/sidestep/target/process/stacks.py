@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from sidestep.address import Range
+from sidestep.arch.x86_64.frame import RED_ZONE
 from sidestep.maps import Mapping
-from sidestep.target.process.areas import MEMFD_PATH
+from sidestep.target.process.areas import is_ours
 from sidestep.target.process.pagemap import written_pages
 from sidestep.target.process.process import Window
-from sidestep.target.process.remote import RED_ZONE
 
 LARGEST_STACK = 64 << 20
 CHUNK = 16 << 20  # bytes that are read at once
@@ -84,7 +84,7 @@ def _in_all_memory(window: Window) -> set[Context]:
         if thread.tid in lowest
     ]
     found: set[Context] = set()
-    own = [m for m in window.maps if m.perms.startswith("rw") and not m.path.startswith(MEMFD_PATH)]
+    own = [m for m in window.maps if m.perms.startswith("rw") and not is_ours(m.path)]
     for pages in written_pages(window.process.pid, own):
         before = b""
         for start in range(pages.start, pages.end, CHUNK):

@@ -16,21 +16,7 @@ from sidestep import errors
 from sidestep.errors import TargetError
 from sidestep.target.process import procfs, ptrace
 from sidestep.target.process.ptrace import Event, Option, Registers, Request
-
-EINTR = 2**64 - 4
-RESTART_UNLESS_HANDLER = 2**64 - 514  # -ERESTARTNOHAND: restarts, or EINTR when a handler is to run
-
-# signal(7): interrupted by a stop even without a handler, or never restarted. x86-64 numbers.
-NEVER_RESTARTED = frozenset(
-    (
-        *(232, 281, 441),  # epoll_wait epoll_pwait epoll_pwait2
-        *(65, 220, 69, 70),  # semop semtimedop msgsnd msgrcv
-        128,  # rt_sigtimedwait
-        *(208, 333, 426),  # io_getevents io_pgetevents io_uring_enter
-        *(0, 1, 19, 20),  # read write readv writev: on sockets with a time limit, and inotify
-        *(42, 43, 288, 45, 47, 299, 44, 46, 307),  # connect accept accept4 recv* send*: with a time limit
-    )
-)
+from sidestep.target.process.syscalls import EINTR, ERESTARTNOHAND, NEVER_RESTARTED
 
 LONGEST_PAUSE = 0.05  # seconds that the other threads wait for one that does not come out of the kernel
 PATIENCE = 5.0  # seconds in which such a thread must have come out
@@ -244,7 +230,7 @@ def hide_interruption(thread: StoppedThread) -> None:
     """
     registers = thread.registers
     if registers.rax == EINTR and registers.orig_rax in NEVER_RESTARTED:
-        registers.rax = RESTART_UNLESS_HANDLER
+        registers.rax = ERESTARTNOHAND
         ptrace.set_registers(thread.tid, registers)
 
 
