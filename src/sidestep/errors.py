@@ -81,6 +81,12 @@ THREAD_STUCK = _reason(
     "it sleeps in the kernel without interruption: try again later",
     errno.EBUSY,
 )
+NOT_LET_GO = _reason(
+    "not-let-go",
+    "a thread that was stopped could not be let go in the usual way",
+    "the kernel lets it go now; look whether the process runs",
+    errno.EIO,
+)
 NO_GADGET = _reason(
     "no-syscall-instruction",
     "no safe place to run a system call was found in the process",

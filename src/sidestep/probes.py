@@ -39,6 +39,11 @@ class Record:
     def event(self) -> str | None:
         return self.spec.event
 
+    @property
+    def filtered(self) -> bool:
+        """Whether some hits are left out."""
+        return self.spec.condition is not None or self.tid is not None or self.comm is not None
+
 
 class Live(Protocol):
     """What a session tells about a probe that is registered in it."""

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -232,8 +233,8 @@ class ProbeRecord:
         """Writes the record at `index`."""
         if len(self.original) != len(self.patched) or len(self.original) > JUMP_SIZE:
             raise LayoutError(f"{len(self.original)} original and {len(self.patched)} patched bytes")
-        if len(self.moves) > PROBE_MOVES:
-            raise LayoutError(f"{len(self.moves)} boundaries, a record has room for {PROBE_MOVES}")
+        if not moves_fit(self.site, self.buffer, self.moves):
+            raise LayoutError(f"a record has no room for these {len(self.moves)} boundaries")
         name = self.name.encode("utf-8", "replace")[:PROBE_NAME_SIZE].decode("utf-8", "ignore").encode()
         moves = b"".join(_MOVE.pack(old - self.site, new - self.buffer) for old, new in self.moves)
         _PROBE.pack_into(
@@ -271,6 +272,13 @@ class ProbeRecord:
             (site + old, buffer + new) for old, new in _MOVE.iter_unpack(moves[: count * _MOVE.size])
         )
         return cls(address, site, buffer, state, original[:length], patched[:length], flags, text, pairs)
+
+
+def moves_fit(site: int, buffer: int, moves: Sequence[tuple[int, int]]) -> bool:
+    """Whether a record has room for these boundaries."""
+    return len(moves) <= PROBE_MOVES and all(
+        0 <= old - site < 1 << 8 and 0 <= new - buffer < 1 << 16 for old, new in moves
+    )
 
 
 class BlockEntry(NamedTuple):

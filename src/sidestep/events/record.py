@@ -16,8 +16,7 @@ stack. All records of one event have the same size, a multiple of 8.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 from sidestep.errors import NOT_SUPPORTED, ProbeError
 from sidestep.events.layout import (
@@ -113,13 +112,16 @@ class EventProgram:
     at_entry: bool = True
     matched_index: int | None = None
     address: int = 0  # run-time address of the probepoint: $ip, and the first frame of the stack
+    format: RecordFormat = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "format", self._lay_out())
 
     @property
     def has_filter(self) -> bool:
         return self.condition is not None or self.tids is not None or bool(self.comms)
 
-    @cached_property
-    def format(self) -> RecordFormat:
+    def _lay_out(self) -> RecordFormat:
         if not 0 < self.string_limit <= LARGEST_STRING:
             raise ProbeError(self.name, NOT_SUPPORTED, f"strings have 1 to {LARGEST_STRING} bytes")
         faulting = [argument for argument in self.arguments if can_fault(argument.fetch)]

@@ -59,6 +59,7 @@ class KprobeManager:
         self.lock = threading.RLock()
         self._closing = threading.Event()
         self._removed = False
+        self._keeper_failure: Exception | None = None
         self._keeper = threading.Thread(target=self._keep, name="sidestep-keeper", daemon=True)
         self._keeper.start()
         self._next_index = 0
@@ -124,26 +125,27 @@ class KprobeManager:
         verdict = self.places.verdict(location)
         if isinstance(verdict, Refusal):
             raise ProbeError(f"{location.symbol}+{location.offset:#x}", verdict.reason, verdict.detail)
-        index = self._take_index()
-        matched = None
+        recorded = probe.action if isinstance(probe.action, Record) else None
         action: detour.Action
-        if isinstance(probe.action, Record):
-            program = self._program(probe.action, index, location, verdict)
-            matched = program.matched_index
-            if probe.action.emit:
-                self.on_event_added(program)
-            action = detour.Record(program, probe.action.emit)
-        else:
-            action = detour.Count(index)
+        with self._taken_indexes(2 if recorded is not None and recorded.filtered else 1) as indexes:
+            index, matched = indexes[0], indexes[1] if len(indexes) > 1 else None
+            if recorded is None:
+                action = detour.Count(index)
+            else:
+                program = self._program(recorded, index, matched, location, verdict)
+                if recorded.emit:
+                    self.on_event_added(program)
+                action = detour.Record(program, recorded.emit)
         probe.addr, probe.symbol, probe.offset = verdict.address, location.symbol, location.offset
         probe.module = location.module.name
         probe.method, probe.why, probe.note = verdict.tactic, "; ".join(verdict.notes) or None, location.note
         return Placed(probe, index, location, verdict, action, matched)
 
-    def _program(self, action: Record, index: int, location: Location, placement: Placement) -> EventProgram:
+    def _program(
+        self, action: Record, index: int, matched: int | None, location: Location, placement: Placement
+    ) -> EventProgram:
         spec = action.spec
-        filtered = spec.condition is not None or action.tid is not None or action.comm is not None
-        program = EventProgram(
+        return EventProgram(
             index=index,
             name=spec.event or location.symbol,
             where=f"{location.symbol}+{location.offset:#x}",
@@ -154,11 +156,20 @@ class KprobeManager:
             stack_depth=action.stack_depth,
             string_limit=action.string_limit,
             at_entry=self.places.is_entry(location, placement),
-            matched_index=self._take_index() if filtered else None,
+            matched_index=matched,
             address=placement.address,
         )
-        assert program.format.size > 0  # raises ProbeError for what does not fit, before anything is changed
-        return program
+
+    @contextmanager
+    def _taken_indexes(self, count: int) -> Iterator[list[int]]:
+        """Indexes of counters, given back if the `with` fails."""
+        taken: list[int] = []
+        try:
+            taken += (self._take_index() for _ in range(count))
+            yield taken
+        except BaseException:
+            self._free_indexes += reversed(taken)
+            raise
 
     def _take_index(self) -> int:
         if self._free_indexes:
@@ -354,6 +365,8 @@ class KprobeManager:
     def _remove_all(self) -> list[str]:
         self._removed = True
         problems = self.engine.remove(list(self.registry.detours.values()))
+        if self._keeper_failure is not None:
+            problems.append(f"counters of ended processes were not given to others: {self._keeper_failure!r}")
         self._release(list(self.registry))
         self.registry.clear()
         return problems
@@ -366,6 +379,9 @@ class KprobeManager:
             try:
                 if not self._closing.is_set() and self.engine.shares_pid_namespace:
                     self._take_back_blocks()
+            except Exception as error:
+                self._keeper_failure = error
+                return
             finally:
                 self.lock.release()
 

@@ -101,18 +101,20 @@ def create_shared(window: Window, file_size: int, mappings: Sequence[tuple[int, 
     with window.calls() as calls:
         window.memory.write(calls.scratch, name)
         ours = -1
+        made: list[Range] = []
         try:
             descriptor = _memfd(calls)
             try:
                 ours = os.open(f"/proc/{window.process.pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
                 os.ftruncate(ours, file_size)
-                _map_shared(calls, address, mappings, descriptor)
+                _map_shared(calls, address, mappings, descriptor, made)
             finally:
                 calls.call(Syscall.CLOSE, descriptor)
         except OSError as error:
             if ours >= 0:
                 os.close(ours)
-                calls.call(Syscall.MUNMAP, address, total)
+            for span in made:
+                calls.call(Syscall.MUNMAP, span.start, span.size)
             raise TargetError(subject, errors.REMOTE_CALL_FAILED, explain(error)) from error
     view = mmap.mmap(ours, file_size)
     return SharedArea(Range(address, address + total), ours, view)
@@ -128,12 +130,18 @@ def _memfd(calls: RemoteCalls) -> int:
 
 
 def _map_shared(
-    calls: RemoteCalls, address: int, mappings: Sequence[tuple[int, int, int]], descriptor: int
+    calls: RemoteCalls,
+    address: int,
+    mappings: Sequence[tuple[int, int, int]],
+    descriptor: int,
+    made: list[Range],
 ) -> None:
     """Map sparse memory without touching it, even in a process that called mlockall(MCL_FUTURE): that locks
-    only what can be accessed, so access is given when nothing is to be locked any more."""
+    only what can be accessed, so access is given when nothing is to be locked any more. What is there goes to
+    `made`, also when it fails in the middle."""
     for offset, size, file_offset in mappings:
         calls.call(Syscall.MMAP, address + offset, size, PROT_NONE, SHARED_FLAGS, descriptor, file_offset)
+        made.append(Range(address + offset, address + offset + size))
     total = max(offset + size for offset, size, _ in mappings)
     calls.call(Syscall.MUNLOCK, address, total)
     calls.call(Syscall.MPROTECT, address, total, READ_WRITE)
@@ -154,13 +162,16 @@ def create_arena(
     arena = CodeArena(find_gap(window.maps, code_size + data_size, near), code_size, data_size)
     announce(arena)
     with window.calls() as calls:
+        made = False
         try:
             calls.call(Syscall.MMAP, arena.address, arena.size, READ_EXECUTE, ARENA_FLAGS, 2**64 - 1, 0)
+            made = True
             if data_size:
                 calls.call(Syscall.MPROTECT, arena.process_page, data_size, READ_WRITE)
                 calls.call(Syscall.MADVISE, arena.process_page, data_size, MADV_WIPEONFORK)
         except OSError as error:
-            calls.call(Syscall.MUNMAP, arena.address, arena.size)
+            if made:
+                calls.call(Syscall.MUNMAP, arena.address, arena.size)
             subject = f"process {window.process.pid}"
             raise TargetError(subject, errors.REMOTE_CALL_FAILED, explain(error)) from error
     return arena
@@ -230,9 +241,3 @@ def processes_that_map(inode: int) -> list[int]:
             if needle in raw and any(m.inode == inode and is_ours(m.path) for m in parse_maps(raw)):
                 found.append(int(entry))
     return found
-
-
-def last_pid() -> bytes:
-    """Changes whenever a process or thread is made in this pid namespace or one below it."""
-    with open("/proc/loadavg", "rb", buffering=0) as file:
-        return file.read(256).split()[-1]

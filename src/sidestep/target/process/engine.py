@@ -30,7 +30,6 @@ from sidestep.target.process.areas import (
     CodeArena,
     SharedArea,
     create_shared,
-    last_pid,
     processes_that_map,
     unmap,
 )
@@ -56,6 +55,7 @@ class InlineEngine:
         self._ring_size = 0
         self._childless_at = b""
         self._retired: list[Buffer] = []
+        self._given_up = False  # what is left is for whoever comes
         self._stale: list[Detour] = []  # gone from the target, but maybe not from a child
         self._runtimes: dict[int, Runtime] = {}
         self._hides_contexts = process.hides_contexts
@@ -92,7 +92,7 @@ class InlineEngine:
     def _write_header(self) -> None:
         arenas = tuple(layout.Arena(arena.address, arena.size) for arena in self.space.arenas)
         layout.Header(
-            controller_pid=os.getpid(),
+            controller_pid=0 if self._given_up else os.getpid(),
             controller_start=procfs.read_status(os.getpid()).start_time,
             target_pid=self.process.pid,
             data_address=self.shared.address,
@@ -170,8 +170,12 @@ class InlineEngine:
             return built.code
 
         address, code = self.space.place(near, emit, room)
-        self.process.memory.write(address, code)
         buffer = Buffer(address, code, made[-1].boundaries)
+        # Asked now: in the stop, when the record is written, it would be too late.
+        if not layout.moves_fit(dcr.start, address, buffer.boundaries):
+            self.space.release(buffer.span)
+            raise ProbeError(labels[0].name, errors.TOO_MANY_PROBES, "their buffer here is too large")
+        self.process.memory.write(address, code)
         interior = tuple(instruction.ip for instruction in instructions[1:])
         return Detour(dcr, interior, original[:JUMP_SIZE], buffer, labels)
 
@@ -198,7 +202,7 @@ class InlineEngine:
 
         def work(window: Window) -> tuple[dict[int, Refusal], set[int], bytes]:
             refused = poke.make(window, note)
-            return refused, addresses_in_use(window, self.space.routines), last_pid()
+            return refused, addresses_in_use(window, self.space.routines), procfs.last_pid()
 
         refused, in_use, newest = self.process.in_window(work)
         followed = [change for i, change in enumerate(changes) if i not in refused and change.old]
@@ -338,7 +342,7 @@ class InlineEngine:
         Looked for only if a process was made since there was none. `newest` is the last pid at a moment when
         the target was stopped: at others a fork may have taken its pid and not be seen yet.
         """
-        if last_pid() == self._childless_at:
+        if procfs.last_pid() == self._childless_at:
             return []
         main = self.process.pid
         children = [pid for pid in processes_that_map(self.shared.inode) if pid != main]
@@ -389,8 +393,7 @@ class InlineEngine:
             main = self.process.pid
             for pid in members:
                 if pid != main and procfs.share_memory(main, pid):
-                    problems.setdefault(pid, f"process {pid}: it still uses the memory of process {main}")
-                    continue
+                    continue  # it is rid of everything together with the other
                 try:
                     done = self._leave_main(leave) if pid == self.process.pid else self._in_child(pid, leave)
                     if not done:
@@ -407,6 +410,9 @@ class InlineEngine:
                 time.sleep(0.002)
         else:
             problems.clear()
+        if problems:
+            self._given_up = True
+            self._write_header()
         return list(problems.values())
 
     def _leave_main(self, leave: Callable[[Window], bool]) -> bool:

@@ -94,7 +94,7 @@ def _launch(
     process = Process(pid, procfs.read_status(pid), tracer)
     process.child = child
     stop = Stop(pid)
-    stop.threads[pid] = StoppedThread(pid)
+    stop.threads[pid] = StoppedThread(pid, pid)
     process.hold(stop)
     return process
 

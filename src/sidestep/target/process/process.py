@@ -22,7 +22,8 @@ from sidestep.target.process import procfs, ptrace, remote, seccomp
 from sidestep.target.process.calls import INJECTED, Call
 from sidestep.target.process.memory import ProcessMemory
 from sidestep.target.process.ptrace import Event, Request
-from sidestep.target.process.stop import Stop, StoppedThread, release, stopped
+from sidestep.target.process.sharers import Sharers
+from sidestep.target.process.stop import StillAttachedError, Stop, StoppedThread, release, stopped
 
 T = TypeVar("T")
 TRIES, PAUSE = 40, 0.005  # seconds between windows, for a thread to come to a stack that can be used
@@ -48,39 +49,55 @@ class Tracer:
     """The one OS thread that makes all ptrace calls: attachments belong to the thread that made them.
 
     Work runs to its end even if the caller is interrupted (Ctrl-C reaches only Python's main thread). After a
-    failure that may have left threads attached the OS thread ends, and the kernel detaches them.
+    failure that may have left threads attached another OS thread takes over and this one ends, so that the
+    kernel detaches them.
     """
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._closed = False
 
     def run(self, function: Callable[[], T]) -> T:
         if threading.current_thread() is self._thread:
             return function()
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._serve, name="sidestep-tracer", daemon=True)
-            self._thread.start()
         future: Future[T] = Future()
-        self._work.put((function, future))
+        with self._starting:
+            if self._closed:
+                raise RuntimeError("the process was let go")
+            if self._thread is None:
+                self._start()
+            self._work.put((function, future))
         return future.result()
 
-    def _serve(self) -> None:
+    def _start(self, before: threading.Thread | None = None) -> None:
+        self._thread = threading.Thread(
+            target=self._serve, args=(before,), name="sidestep-tracer", daemon=True
+        )
+        self._thread.start()
+
+    def _serve(self, before: threading.Thread | None) -> None:
+        if before is not None:
+            before.join()
         while (item := self._work.get()) is not None:
             function, future = item
             try:
-                future.set_result(function())
-            except BaseException as error:
-                stuck = isinstance(error, TargetError) and error.reason is errors.THREAD_STUCK
-                if stuck:
-                    self._thread = None
+                result = function()
+            except StillAttachedError as error:
+                self._start(threading.current_thread())
                 future.set_exception(error)
-                if stuck:
-                    return
+                return
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
 
     def close(self) -> None:
-        self._work.put(None)
-        self._thread = None
+        """End the OS thread when what was asked for is done. `run` raises RuntimeError from then on."""
+        with self._starting:
+            self._closed = True
+            self._work.put(None)
 
 
 class Window:
@@ -143,14 +160,15 @@ class Process:
         self.recording_limits = ""  # why its filters may not allow what recording calls
         self._tracer = tracer
         self._held: Stop | None = None
+        self._sharers = Sharers()
         self._gadgets: remote.Gadgets | None = None
         try:
-            self._pidfd = os.pidfd_open(pid)
-        except ProcessLookupError as error:
+            if procfs.read_status(pid).start_time != status.start_time:
+                detail = "its pid is used by another process now"
+                raise TargetError(f"process {pid}", errors.PROCESS_GONE, detail)
+        except BaseException:
             self.memory.close()
-            raise TargetError(f"process {pid}", errors.PROCESS_GONE) from error
-        if procfs.read_status(pid).start_time != status.start_time:
-            raise TargetError(f"process {pid}", errors.PROCESS_GONE, "its pid is used by another process now")
+            raise
 
     def in_window(self, function: Callable[[Window], T]) -> T:
         """Run a function while all threads are stopped. Everything slow is prepared before.
@@ -165,7 +183,7 @@ class Process:
                 return result
             stop: Stop | None = None
             try:
-                with stopped(self.pid) as stop:
+                with stopped(self.pid, self._sharers) as stop:
                     self._check_same_program()
                     return function(Window(self, stop))
             finally:
@@ -262,7 +280,8 @@ class Process:
                 release(self._held)
                 self._held = None
 
-        self._tracer.run(work)
+        if self._held is not None:
+            self._tracer.run(work)
 
     def run_until(self, ready: Callable[[], bool]) -> bool:
         """Let a held program run to its first system call at which `ready()`, and hold it behind that call.
@@ -298,9 +317,6 @@ class Process:
         self.resume()
         self._tracer.close()
         self.memory.close()
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
 
 
 SYSTEM_CALL_STOP = -1

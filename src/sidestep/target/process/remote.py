@@ -169,23 +169,21 @@ def borrowed(
     gadgets: Gadgets,
     stacks: dict[int, int],
     permit: Callable[[StoppedThread], object],
-    scratch_stack: int | None = None,
 ) -> Iterator[RemoteCalls]:
     """Borrow a thread for system calls.
 
     `stacks` has, for each thread with a stack that can be used, the lowest mapped address of that stack.
     `permit` raises if the thread must not make them.
-    What is overwritten below the red zone is put back. With `scratch_stack` (the top of an area of ours)
-    nothing of the target's stack is touched.
+    What is overwritten below the red zone is put back.
     """
     stop.check_alive()
     stop.write_back()
-    for thread in _candidates(stop, stacks, scratch_stack is not None):
+    for thread in _candidates(stop, stacks):
         state = frame.extended_state_for_frame(ptrace.get_extended_state(thread.tid))
         size = RemoteCalls.size(state)
-        top = scratch_stack or thread.registers.rsp - RED_ZONE
+        top = thread.registers.rsp - RED_ZONE
         base = (top - size) & ~63
-        if scratch_stack is None and base < stacks[thread.tid]:
+        if base < stacks[thread.tid]:
             continue
         permit(thread)
         saved = memory.read(base, top - base)
@@ -205,13 +203,13 @@ def borrowed(
     raise TargetError(f"process {stop.pid}", errors.NO_STACK)
 
 
-def _candidates(stop: Stop, stacks: dict[int, int], any_thread: bool) -> list[StoppedThread]:
+def _candidates(stop: Stop, stacks: dict[int, int]) -> list[StoppedThread]:
     """Threads in the order in which they are asked.
 
     Last those that sleep with a time limit: if the controller dies while one is borrowed, rt_sigreturn makes
     its call return EINTR (restore_sigcontext gives up a restart block). The main thread before others.
     """
-    threads = [thread for thread in stop if any_thread or thread.tid in stacks]
+    threads = [thread for thread in stop.own if thread.tid in stacks]
     return sorted(threads, key=lambda t: (t.registers.rax == ERESTART_RESTARTBLOCK, t.tid != stop.pid, t.tid))
 
 

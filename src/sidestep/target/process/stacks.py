@@ -62,14 +62,19 @@ def interrupted(window: Window) -> set[Context]:
     starts = [mapping.start for mapping in window.maps]
     found: set[Context] = set()
     for thread in window:
-        pointers, seen = [thread.registers.rsp & ~7], set[int]()
+        pointers, lowest = [thread.registers.rsp & ~7], dict[int, int]()
         while pointers:
             pointer = pointers.pop()
             mapping = _mapping_of(window.maps, starts, pointer)
-            if mapping is None or mapping.start in seen:
+            if mapping is None:
                 continue
-            seen.add(mapping.start)
-            stack = window.memory.read_available(pointer, min(mapping.end - pointer, LARGEST_STACK))
+            # A handler on a stack in the same mapping may have interrupted code further down.
+            end = lowest.get(mapping.start, mapping.end)
+            if pointer >= end:
+                continue
+            lowest[mapping.start] = pointer
+            end = min(end + len(SEGMENTS), mapping.end, pointer + LARGEST_STACK)
+            stack = window.memory.read_available(pointer, end - pointer)
             for saved in _saved(stack):
                 found.add(Context(saved.rip, saved.rsp))
                 pointers.append(saved.rsp & ~7)

@@ -1,4 +1,5 @@
-"""Stop the world: every thread of a process stopped for the length of a `with`, without a trace.
+"""Stop the world: every thread of a process stopped for the length of a `with`, without a trace; and of the
+processes that run in its memory.
 
 What the program must not notice: a system call that signal(7) lists as never restarted would return
 EINTR after a stop; it is turned into one that restarts. Signals that arrive meanwhile are delivered by
@@ -16,19 +17,24 @@ from sidestep import errors
 from sidestep.errors import TargetError
 from sidestep.target.process import procfs, ptrace
 from sidestep.target.process.ptrace import Event, Option, Registers, Request
+from sidestep.target.process.sharers import Sharers, all_processes, sharing
 from sidestep.target.process.syscalls import EINTR, ERESTARTNOHAND, NEVER_RESTARTED
 
 LONGEST_PAUSE = 0.05  # seconds that the other threads wait for one that does not come out of the kernel
 PATIENCE = 5.0  # seconds in which such a thread must have come out
 
 
+class StillAttachedError(TargetError):
+    """Threads may still be attached, and only the end of the OS thread that attached them lets them go."""
+
+
 class StoppedThread:
     """A thread in a ptrace stop; its registers are read once and written back when they changed."""
 
-    __slots__ = ("_registers", "changed", "tid")
+    __slots__ = ("_registers", "changed", "process", "tid")
 
-    def __init__(self, tid: int) -> None:
-        self.tid = tid
+    def __init__(self, tid: int, process: int) -> None:
+        self.tid, self.process = tid, process
         self._registers: Registers | None = None
         self.changed = False
 
@@ -55,18 +61,24 @@ class StoppedThread:
 
 
 class Stop:
-    """The threads of one stopped process."""
+    """The threads of one stopped process, and of those that run in its memory."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.threads: dict[int, StoppedThread] = {}
+        self.process_of: dict[int, int] = {}  # of each thread that was attached
         self.exit_status: int | None = None
 
     def __iter__(self) -> Iterator[StoppedThread]:
         return iter(self.threads.values())
 
+    @property
+    def own(self) -> list[StoppedThread]:
+        """The threads of the process itself."""
+        return [thread for thread in self.threads.values() if thread.process == self.pid]
+
     def check_alive(self) -> None:
-        if not self.threads:
+        if not self.own:
             raise TargetError(f"process {self.pid}", errors.PROCESS_GONE)
 
     def write_back(self) -> None:
@@ -88,29 +100,29 @@ class Stop:
 
 
 @contextmanager
-def stopped(pid: int) -> Iterator[Stop]:
-    """All threads of the process stopped; released on the way out, whatever happened.
+def stopped(pid: int, sharers: Sharers) -> Iterator[Stop]:
+    """All threads of the process and of its `sharers` stopped; released on the way out, whatever happened.
 
     Call it from one OS thread only. Raises TargetError: gone, traced by somebody else, not permitted,
     THREAD_STUCK when a thread does not come out of the kernel in `PATIENCE` seconds.
     """
     stop = Stop(pid)
     try:
-        _stop_all(stop)
+        _stop_all(stop, sharers)
         yield stop
     finally:
         release(stop)
 
 
-def _stop_all(stop: Stop) -> None:
+def _stop_all(stop: Stop, sharers: Sharers) -> None:
     deadline = time.monotonic() + PATIENCE
-    while not _try_to_stop_all(stop, deadline):
+    while not _try_to_stop_all(stop, sharers, deadline):
         pass
     stop.check_alive()
 
 
-def _try_to_stop_all(stop: Stop, deadline: float) -> bool:
-    """Stop thread after thread until no new one appears.
+def _try_to_stop_all(stop: Stop, sharers: Sharers, deadline: float) -> bool:
+    """Stop thread after thread until no new one appears, nor a process in the same memory.
 
     False, with all let go, when a thread slept in the kernel without interruption for `LONGEST_PAUSE`: the
     parent of a vfork does until its child, which runs in the same memory, has called exec.
@@ -120,26 +132,52 @@ def _try_to_stop_all(stop: Stop, deadline: float) -> bool:
     while True:
         fresh: list[int] = []
         try:
-            for tid in procfs.threads(stop.pid):
-                if tid not in seized and _seize(stop.pid, tid):
-                    fresh.append(tid)
+            for process in (stop.pid, *sharers.known):
+                for tid in procfs.threads(process) if process == stop.pid else _threads_or_none(process):
+                    if tid not in seized and _seize(stop, process, tid):
+                        stop.process_of[tid] = process
+                        fresh.append(tid)
         except TargetError:
             # Only a stopped thread can be detached: those that were seized already would stay ours.
             _interrupt(fresh)
             _let_go(stop, fresh, deadline)
             raise
         if not fresh:
-            return True
+            if not stop.own or not sharers.look(stop.threads):
+                return True
+            continue
         seized.update(fresh)
         _interrupt(fresh)
         stuck = _await(stop, fresh, began + LONGEST_PAUSE)
-        while stuck and not _sleeps(stop.pid, stuck) and time.monotonic() < deadline:
+        while stuck and not any(_state(stop, tid) == "D" for tid in stuck) and time.monotonic() < deadline:
             # Only the CPU is missing, and they get it sooner while the others are stopped.
             stuck = _await(stop, stuck, min(time.monotonic() + LONGEST_PAUSE, deadline))
         if stuck:
             release(stop)
             _let_go(stop, stuck, deadline)
             return False
+        sharers.known -= _detach_strangers(stop, fresh)
+
+
+def _threads_or_none(process: int) -> list[int]:
+    """Of a process that may have ended."""
+    try:
+        return procfs.threads(process)
+    except TargetError:
+        return []
+
+
+def _detach_strangers(stop: Stop, tids: Iterable[int]) -> set[int]:
+    """Let go of threads that have executed another program since they were found; their processes."""
+    own = stop.own
+    strangers: set[int] = set()
+    for tid in tids:
+        process = stop.process_of[tid]
+        is_sharer = process != stop.pid and own and tid in stop.threads
+        if is_sharer and not procfs.share_memory(own[0].tid, tid):
+            strangers.add(process)
+            _detach(stop, stop.threads.pop(tid))
+    return strangers
 
 
 def _interrupt(tids: Iterable[int]) -> None:
@@ -153,16 +191,19 @@ def _let_go(stop: Stop, tids: list[int], deadline: float) -> None:
     still = _await(stop, tids, deadline)
     release(stop)
     if still:
-        names = ", ".join(f"{tid} ({procfs.thread_state(stop.pid, tid)})" for tid in still[:4])
-        raise TargetError(f"process {stop.pid}", errors.THREAD_STUCK, f"thread {names}")
+        names = ", ".join(f"{tid} ({_state(stop, tid)})" for tid in still[:4])
+        others = sharing(still[0], all_processes()) - {stop.pid}
+        if others:  # a child of vfork, most likely
+            names += f"; its memory is used by process {', '.join(map(str, sorted(others)))}, too"
+        raise StillAttachedError(f"process {stop.pid}", errors.THREAD_STUCK, f"thread {names}")
 
 
-def _sleeps(pid: int, tids: Iterable[int]) -> bool:
-    """Whether one of the threads sleeps in the kernel without interruption."""
-    return any(procfs.thread_state(pid, tid) == "D" for tid in tids)
+def _state(stop: Stop, tid: int) -> str:
+    """The state letter of a thread; D: it sleeps in the kernel without interruption."""
+    return procfs.thread_state(stop.process_of[tid], tid)
 
 
-def _seize(pid: int, tid: int) -> bool:
+def _seize(stop: Stop, process: int, tid: int) -> bool:
     """Attach; False for a thread that has ended."""
     try:
         ptrace.call(Request.SEIZE, tid, 0, Option.SYSGOOD)
@@ -170,12 +211,15 @@ def _seize(pid: int, tid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError as error:
-        if procfs.thread_state(pid, tid) in "ZX":
+        if procfs.thread_state(process, tid) in "ZX":
             return False
+        subject = f"process {process}"
+        if process != stop.pid:
+            subject += f", which runs in the memory of process {stop.pid}"
         tracer = procfs.read_status(tid).tracer
         if tracer:
-            raise TargetError(f"process {pid}", errors.ALREADY_TRACED, f"pid {tracer}") from error
-        raise TargetError(f"process {pid}", errors.NO_PERMISSION) from error
+            raise TargetError(subject, errors.ALREADY_TRACED, f"pid {tracer}") from error
+        raise TargetError(subject, errors.NO_PERMISSION) from error
 
 
 def _await(stop: Stop, tids: list[int], deadline: float) -> list[int]:
@@ -206,7 +250,7 @@ def _arrived(stop: Stop, tid: int) -> bool:
             stop.exit_status = status
         return True
     if ptrace.event_of(status) == Event.STOP:
-        stop.threads[tid] = thread = StoppedThread(tid)
+        stop.threads[tid] = thread = StoppedThread(tid, stop.process_of[tid])
         try:
             hide_interruption(thread)
         except ProcessLookupError:
@@ -234,12 +278,25 @@ def hide_interruption(thread: StoppedThread) -> None:
         ptrace.set_registers(thread.tid, registers)
 
 
+def _detach(stop: Stop, thread: StoppedThread) -> None:
+    try:
+        thread.write_back()
+        ptrace.call(Request.DETACH, thread.tid)
+    except ProcessLookupError:
+        stop.thread_exited(thread.tid)
+
+
 def release(stop: Stop) -> None:
-    """Write changed registers and detach every thread; threads that died meanwhile are reaped."""
+    """Write changed registers and detach every thread; threads that died meanwhile are reaped.
+
+    Raises StillAttachedError, when all others are detached, for one that cannot be.
+    """
+    failed: OSError | None = None
     for thread in list(stop.threads.values()):
         try:
-            thread.write_back()
-            ptrace.call(Request.DETACH, thread.tid)
-        except ProcessLookupError:
-            stop.thread_exited(thread.tid)
+            _detach(stop, thread)
+        except OSError as error:
+            failed = error
     stop.threads.clear()
+    if failed is not None:
+        raise StillAttachedError(f"process {stop.pid}", errors.NOT_LET_GO, str(failed)) from failed
