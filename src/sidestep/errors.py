@@ -75,6 +75,12 @@ SECCOMP = _reason(
     "run as root, who may read the filters, or use `--allow-seccomp`: they may kill the process then",
     errno.EPERM,
 )
+MEMORY_STAYS = _reason(
+    "memory-stays",
+    "its code is as it was, but memory of ours stays there, since its filters may forbid to unmap it",
+    "it does no harm, and goes with the process",
+    errno.EPERM,
+)
 THREAD_STUCK = _reason(
     "thread-stuck",
     "a thread could not be stopped",

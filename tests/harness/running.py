@@ -91,7 +91,7 @@ class Running:
             finally:
                 os.close(input_end)
                 os.close(output_end)
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # ended, or another user's
             limit = resource.RLIM_INFINITY
             resource.prlimit(self.pid, resource.RLIMIT_CORE, (limit, limit))
 

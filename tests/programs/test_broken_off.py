@@ -84,8 +84,8 @@ def test_a_child_forks_while_its_siblings_are_changed(
         (probe,) = target.count("fork:work").probes
         running.send()
         run_until_done(running)
-        engine = target._engine
-        listed = engine._children
+        family = target._engine._family
+        listed = family.children
         first = True
 
         def without_the_last(*arguments: bytes) -> list[int]:
@@ -94,7 +94,7 @@ def test_a_child_forks_while_its_siblings_are_changed(
             first, was_first = False, first
             return found[:-1] if was_first else found
 
-        monkeypatch.setattr(engine, "_children", without_the_last)
+        monkeypatch.setattr(family, "children", without_the_last)
         last = max(listed())
         armed = read_code(last, read_areas(last))
         target.unregister_kprobe(probe)

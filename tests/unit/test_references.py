@@ -277,3 +277,11 @@ def test_old_entries_make_room(home: Path, code: list[CodeBytes]) -> None:
     cache.store(code, ReferenceTable.build(code))
     assert len(list(folder.iterdir())) == 64
     assert cache.load(code) is not None
+
+
+def test_a_folder_that_cannot_be_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the home of somebody else: here its name is too long."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "/" + "x" * 300)
+    code = [CodeBytes(START, bytes(1 << 20))]
+    cache.store(code, ReferenceTable.build(code))
+    assert cache.load(code) is None

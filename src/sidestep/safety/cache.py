@@ -40,7 +40,7 @@ def directory() -> Path | None:
 def load(code: Sequence[CodeBytes]) -> ReferenceTable | None:
     """The table of exactly this code, if it was stored before."""
     where = directory()
-    if where is None or not where.is_dir() or sum(len(each.content) for each in code) < _SMALLEST:
+    if where is None or not os.path.isdir(where) or sum(len(each.content) for each in code) < _SMALLEST:
         return None
     digest = _digest(code)
     raw = _read_private(where / digest.hex())

@@ -178,14 +178,20 @@ def create_arena(
 
 
 def unmap(window: Window, spans: Sequence[Range], descriptors: Sequence[int] = ()) -> None:
-    """Remove areas (and descriptors) of ours from the target."""
+    """Remove areas (and descriptors) of ours from the target. Raises TargetError MEMORY_STAYS where filters
+    of system calls could make that deadly."""
     if not spans and not descriptors:
         return
-    with window.calls(LEAVING) as calls:
-        for span in spans:
-            calls.call(Syscall.MUNMAP, span.start, span.size)
-        for descriptor in descriptors:
-            calls.call(Syscall.CLOSE, descriptor)
+    try:
+        with window.calls(LEAVING) as calls:
+            for span in spans:
+                calls.call(Syscall.MUNMAP, span.start, span.size)
+            for descriptor in descriptors:
+                calls.call(Syscall.CLOSE, descriptor)
+    except TargetError as error:
+        if error.reason is not errors.SECCOMP:
+            raise
+        raise TargetError(error.subject, errors.MEMORY_STAYS, error.detail) from error
 
 
 def check_map_count(maps: Sequence[Mapping], wanted: int) -> None:
@@ -226,6 +232,23 @@ def find_gap(maps: Sequence[Mapping], size: int, near: Range | None = None) -> i
     raise TargetError("the target", errors.NO_SPACE_NEAR, f"{size >> 10} KiB near {near}")
 
 
+def unreadable_children(pid: int, since: int) -> list[int]:
+    """Processes that were forked from one after a moment (of `procfs.now_as_start_time`), and whose mappings
+    we may not see: they have another user now, or do not let themselves be looked at."""
+    found: list[int] = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/maps", "rb"):
+                    continue
+            except PermissionError:
+                if procfs.descends(int(entry), pid) and procfs.read_status(int(entry)).start_time >= since:
+                    found.append(int(entry))
+            except OSError:
+                continue  # it has ended
+    return found
+
+
 def processes_that_map(inode: int) -> list[int]:
     """Every process that has the memfd mapped: the target and the children that inherited it."""
     found: list[int] = []
@@ -237,7 +260,7 @@ def processes_that_map(inode: int) -> list[int]:
                 with open(f"/proc/{entry}/maps", "rb", buffering=0) as file:
                     raw = file.readall()
             except OSError:
-                continue  # gone, or of another user: not a child of ours then
+                continue  # gone, or it cannot be read: see `unreadable_children`
             if needle in raw and any(m.inode == inode and is_ours(m.path) for m in parse_maps(raw)):
                 found.append(int(entry))
     return found

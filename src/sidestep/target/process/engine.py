@@ -8,7 +8,6 @@ import os
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -30,11 +29,11 @@ from sidestep.target.process.areas import (
     CodeArena,
     SharedArea,
     create_shared,
-    processes_that_map,
     unmap,
 )
+from sidestep.target.process.family import Family
 from sidestep.target.process.poke import TextChange, addresses_in_use, follow, in_flight, take_out
-from sidestep.target.process.process import Process, Window, attach
+from sidestep.target.process.process import Process, Window
 from sidestep.target.process.space import CodeSpace
 from sidestep.target.process.stacks import lying_in
 from sidestep.target.process.threads import ThreadFacts, thread_facts
@@ -53,7 +52,6 @@ class InlineEngine:
         self._resolve_variable = resolve_variable
         self._rings: SharedArea | None = None
         self._ring_size = 0
-        self._childless_at = b""
         self._retired: list[Buffer] = []
         self._given_up = False  # what is left is for whoever comes
         self._stale: list[Detour] = []  # gone from the target, but maybe not from a child
@@ -74,6 +72,7 @@ class InlineEngine:
             return self.shared, facts
 
         self.shared, self._facts = process.in_window(begin)
+        self._family = Family(process, self.shared.inode)
 
     def _rseq_offset(self) -> int | None:
         """Where the C library says the rseq area of each thread is, from its fs base; None if it says
@@ -225,11 +224,11 @@ class InlineEngine:
         """Make the changes in every child. The target has changed already, so nothing is raised."""
         seen: set[int] = set()
         # A child may fork before its turn comes: its own child is met in the next round.
-        while fresh := [pid for pid in self._children(newest) if pid not in seen]:
+        while fresh := [pid for pid in self._family.children(newest) if pid not in seen]:
             seen.update(fresh)
             for child in fresh:
                 try:
-                    self._in_child(
+                    self._family.in_child(
                         child, lambda window: follow(window, changes, self._stale, self.space.routines)
                     )
                 except (TargetError, OSError):  # stuck, or traced by somebody: `remove` tries again
@@ -330,48 +329,11 @@ class InlineEngine:
 
     def is_alive(self, pid: int) -> bool:
         """See base.Engine. A child in a pid namespace of its own has a number there that we may not have."""
-        return os.path.exists(f"/proc/{pid}") or any(map(partial(_is_called, pid), self._children()))
+        return os.path.exists(f"/proc/{pid}") or self._family.is_called(pid)
 
     def has_children(self) -> bool:
         """Whether another process has our memory."""
-        return bool(self._children())
-
-    def _children(self, newest: bytes = b"") -> list[int]:
-        """The other processes that have our memory, each in an address space of its own.
-
-        Looked for only if a process was made since there was none. `newest` is the last pid at a moment when
-        the target was stopped: at others a fork may have taken its pid and not be seen yet.
-        """
-        if procfs.last_pid() == self._childless_at:
-            return []
-        main = self.process.pid
-        children = [pid for pid in processes_that_map(self.shared.inode) if pid != main]
-        if newest:
-            self._childless_at = b"" if children else newest
-        return [pid for pid in children if not procfs.share_memory(main, pid)]
-
-    def _in_child(self, pid: int, function: Callable[[Window], bool | None]) -> bool:
-        """Run in a window of another process that has our memory; True when it is done, or the process is
-        gone."""
-        try:
-            child = attach(pid, allow_seccomp=True)
-        except TargetError as error:
-            if error.reason in (errors.NO_SUCH_PROCESS, errors.PROCESS_GONE, errors.ZOMBIE):
-                return True
-            raise
-        child.hides_contexts = self.process.hides_contexts
-        try:
-            return child.in_window(lambda window: not self._is_in(window) or function(window) is not False)
-        except TargetError as error:
-            if error.reason is errors.PROCESS_GONE:
-                return True
-            raise
-        finally:
-            child.close()
-
-    def _is_in(self, window: Window) -> bool:
-        """False for a process that has executed another program since it was found."""
-        return any(mapping.inode == self.shared.inode for mapping in window.maps)
+        return bool(self._family.children())
 
     def remove(self, detours: Sequence[Detour], timeout: float = DETACH_PATIENCE) -> list[str]:
         """Take everything out of every process that has our memory. What could not be removed is returned, in
@@ -387,55 +349,17 @@ class InlineEngine:
             unmap(window, spans)
             return True
 
-        deadline = time.monotonic() + timeout
-        problems: dict[int, str] = {}
-        while members := processes_that_map(self.shared.inode):
-            main = self.process.pid
-            for pid in members:
-                if pid != main and procfs.share_memory(main, pid):
-                    continue  # it is rid of everything together with the other
-                try:
-                    done = self._leave_main(leave) if pid == self.process.pid else self._in_child(pid, leave)
-                    if not done:
-                        problems[pid] = (
-                            f"process {pid}: a thread is still in code of ours; try `sidestep clean -p {pid}`"
-                        )
-                    else:
-                        problems.pop(pid, None)
-                except (TargetError, OSError) as error:
-                    problems[pid] = str(error)
-            if time.monotonic() > deadline:
-                break
-            if problems:
-                time.sleep(0.002)
-        else:
-            problems.clear()
+        problems = self._family.leave(leave, timeout)
         if problems:
             self._given_up = True
             self._write_header()
-        return list(problems.values())
-
-    def _leave_main(self, leave: Callable[[Window], bool]) -> bool:
-        try:
-            return self.process.in_window(leave)
-        except TargetError as error:
-            if error.reason is errors.PROCESS_GONE:
-                return True
-            raise
+        return problems
 
     def close(self) -> None:
         """Let go of the controller's side."""
         self.shared.close()
         if self._rings is not None:
             self._rings.close()
-
-
-def _is_called(own_pid: int, pid: int) -> bool:
-    """Whether the process has that pid in its own pid namespace."""
-    try:
-        return procfs.read_status(pid).own_pid == own_pid
-    except TargetError:
-        return False
 
 
 def cpu_count() -> int:

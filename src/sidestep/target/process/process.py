@@ -343,6 +343,11 @@ def _resume_held(stop: Stop, pid: int, request: Request) -> int:
             return event
 
 
+def attach_child(pid: int) -> Process:
+    """A process that has memory of ours. What its filters of system calls allow is asked before each call."""
+    return Process(pid, procfs.check_attachable(pid), Tracer())
+
+
 def attach(pid: int, *, allow_seccomp: bool = False) -> Process:
     """A running process by pid. Nothing in it is touched yet. Raises TargetError with the reason.
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,13 @@ from sidestep.address import PAGE
 from sidestep.errors import TargetError
 from sidestep.target.process.syscalls import Syscall
 
-PF_KTHREAD = 0x00200000
+PF_FORKNOEXEC, PF_KTHREAD = 0x40, 0x00200000  # <linux/sched.h>
+YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+YAMA = {
+    "1": "only the parent may trace a process, or whom it names by PR_SET_PTRACER",
+    "2": "only CAP_SYS_PTRACE may trace a process",
+    "3": "nobody may trace a process until the system is started anew",
+}
 KCMP_VM = 1  # <linux/kcmp.h>
 _syscall = ctypes.PyDLL(None).syscall
 
@@ -33,6 +40,8 @@ class Status:
     start_time: int
     flags: int
     parent: int
+    uids: tuple[int, ...]  # real, effective, saved
+    gids: tuple[int, ...]
     features: tuple[str, ...] = ()
     own_pid: int = 0  # its pid in its own pid namespace
 
@@ -60,6 +69,8 @@ def read_status(pid: int) -> Status:
         start_time=int(numbers[19]),
         flags=int(numbers[6]),
         parent=int(numbers[1]),
+        uids=tuple(int(uid) for uid in fields.get(b"Uid", b"").split()[:3]),
+        gids=tuple(int(gid) for gid in fields.get(b"Gid", b"").split()[:3]),
         own_pid=int(fields.get(b"NStgid", str(pid).encode()).split()[-1]),
         features=tuple(fields.get(b"x86_Thread_features", b"").decode("ascii", "replace").split()),
     )
@@ -122,6 +133,25 @@ def share_memory(pid: int, other: int) -> bool:
     exec. One that has ended has none."""
     result: int = _syscall(Syscall.KCMP, pid, other, KCMP_VM, 0, 0)
     return result == 0
+
+
+def descends(pid: int, ancestor: int) -> bool:
+    """Whether a process was forked, by way of processes that still exist, from another and runs the same
+    program: none of them has called exec since."""
+    try:
+        while pid not in (0, 1, ancestor):
+            status = read_status(pid)
+            if not status.flags & PF_FORKNOEXEC:
+                return False
+            pid = status.parent
+    except TargetError:
+        return False
+    return pid == ancestor
+
+
+def now_as_start_time() -> int:
+    """The present moment in the unit of `Status.start_time`: clock ticks since the system was started."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
 def last_pid() -> bytes:
@@ -207,7 +237,7 @@ def check_attachable(pid: int) -> Status:
         with open(f"/proc/{pid}/exe", "rb") as program:
             header = program.read(20)
     except PermissionError as error:
-        raise TargetError(subject, errors.NO_PERMISSION, _why_not_permitted(pid)) from error
+        raise TargetError(subject, errors.NO_PERMISSION, _why_not_permitted(pid, status)) from error
     except (FileNotFoundError, ProcessLookupError) as error:
         raise TargetError(subject, errors.NO_SUCH_PROCESS) from error
     if header[:4] != b"\x7fELF" or header[4] != 2 or header[18:20] != b"\x3e\x00":
@@ -215,15 +245,22 @@ def check_attachable(pid: int) -> Status:
     return status
 
 
-def _why_not_permitted(pid: int) -> str:
+def _why_not_permitted(pid: int, status: Status) -> str:
+    """In words, from what the kernel asks in this order (ptrace(2), "Ptrace access mode checking")."""
+    me = os.geteuid()
+    for word, theirs, mine in (("uid", status.uids, me), ("gid", status.gids, os.getegid())):
+        if me and (others := [number for number in theirs if number != mine]):
+            return f"it runs as {word} {others[0]}, you as {word} {mine}"
     try:
-        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
-    except OSError:
-        scope = "0"
-    if scope in ("1", "2", "3"):
-        return f"/proc/sys/kernel/yama/ptrace_scope is {scope}"
-    try:
-        owner = os.stat(f"/proc/{pid}").st_uid
+        shown_owner = os.stat(f"/proc/{pid}").st_uid
     except OSError:
         return ""
-    return f"it belongs to uid {owner}, you are uid {os.geteuid()}"
+    if me and shown_owner != me:  # of a process that is not dumpable the kernel makes root the owner
+        return "it does not let itself be traced (PR_SET_DUMPABLE is 0, or its program cannot be read)"
+    try:
+        scope = YAMA_SCOPE.read_text().strip()
+    except OSError:
+        scope = "0"
+    if scope in YAMA:
+        return f"{YAMA_SCOPE} is {scope}: {YAMA[scope]}"
+    return "it has more capabilities than you, or lives in another user namespace"

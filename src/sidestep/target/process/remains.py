@@ -14,6 +14,7 @@ import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sidestep import errors
 from sidestep.address import PAGE, Range
@@ -27,7 +28,7 @@ from sidestep.target.process.areas import OWNER, is_ours, processes_that_map, un
 from sidestep.target.process.memory import ProcessMemory
 from sidestep.target.process.pagemap import written_pages
 from sidestep.target.process.poke import evacuate, in_flight
-from sidestep.target.process.process import Window, attach
+from sidestep.target.process.process import Window, attach_child
 
 PATIENCE = 5.0  # seconds for threads to leave code of ours
 
@@ -169,22 +170,30 @@ def _members(session: Session) -> list[int]:
 
 def _clean_one(pid: int, session: Session) -> tuple[int, str | None]:
     """How many jumps were taken out, and what keeps our memory there, if anything."""
-    process = attach(pid, allow_seccomp=True)
+    process = attach_child(pid)
     process.hides_contexts = session.header.hides_contexts
     try:
         deadline = time.monotonic() + PATIENCE
         restored = 0
         while True:
-            more, left = process.in_window(lambda window: _clean_in(window, session))
-            restored += more
-            if left is None or time.monotonic() > deadline:
-                return restored, left
+            done = process.in_window(lambda window: _clean_in(window, session))
+            restored += done.restored
+            if done.left is None or done.final or time.monotonic() > deadline:
+                return restored, done.left
             time.sleep(0.002)
     finally:
         process.close()
 
 
-def _clean_in(window: Window, known: Session) -> tuple[int, str | None]:
+class _Attempt(NamedTuple):
+    """Jumps that were taken out, and what keeps our memory there, if anything; `final`: for ever."""
+
+    restored: int
+    left: str | None = None
+    final: bool = False
+
+
+def _clean_in(window: Window, known: Session) -> _Attempt:
     pid = window.process.pid
     mine = [session for session in sessions(pid, window.maps) if session.path == known.path]
     # Descriptors were seen in the process that is cleaned; they may be something else by now.
@@ -192,28 +201,35 @@ def _clean_in(window: Window, known: Session) -> tuple[int, str | None]:
     still_open = [number for number in numbers if _leads_to(pid, number, known.path)]
     if not mine:
         unmap(window, [], still_open)
-        return 0, None
+        return _Attempt(0)
     session = mine[0]
     # An arena is in the header before it is made.
     arenas = [arena for arena in session.arenas if any(arena.overlaps(_span(m)) for m in window.maps)]
     for arena in arenas:
         if not _looks_like_arena(window, arena):
-            return 0, f"the program has overwritten where our code is ({arena} is not ours)"
+            return _Attempt(0, f"the program has overwritten where our code is ({arena} is not ours)")
     restored = 0
     for record in session.records:
         if window.memory.read_available(record.site, JUMP_SIZE) == record.patched:
             if not _is_into(record, arenas):
-                return restored, f"the program has overwritten where the jump at {record.site:#x} leads to"
+                return _Attempt(
+                    restored, f"the program has overwritten where the jump at {record.site:#x} leads to"
+                )
             window.memory.write(record.site, record.original)
             restored += 1
     believed = [record for record in session.records if _is_into(record, arenas)]
     evacuate(window, {copy: original for record in believed for original, copy in record.moves})
     if in_flight(window, arenas):
-        return restored, "a thread is still in our code"
+        return _Attempt(restored, "a thread is still in our code")
     for site in _jumps_into(window, arenas):
-        return restored, f"a jump at {site:#x} leads there that is not in our table any more"
-    unmap(window, [*arenas, *map(_span, session.mappings)], still_open)
-    return restored, None
+        return _Attempt(restored, f"a jump at {site:#x} leads there that is not in our table any more")
+    try:
+        unmap(window, [*arenas, *map(_span, session.mappings)], still_open)
+    except TargetError as error:
+        if error.reason is not errors.MEMORY_STAYS:
+            raise
+        return _Attempt(restored, f"its filters of system calls forbid more ({error.detail})", final=True)
+    return _Attempt(restored)
 
 
 def _span(mapping: Mapping) -> Range:

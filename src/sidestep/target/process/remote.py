@@ -173,11 +173,12 @@ def borrowed(
     """Borrow a thread for system calls.
 
     `stacks` has, for each thread with a stack that can be used, the lowest mapped address of that stack.
-    `permit` raises if the thread must not make them.
+    `permit` raises TargetError if a thread must not make them.
     What is overwritten below the red zone is put back.
     """
     stop.check_alive()
     stop.write_back()
+    refused: TargetError | None = None
     for thread in _candidates(stop, stacks):
         state = frame.extended_state_for_frame(ptrace.get_extended_state(thread.tid))
         size = RemoteCalls.size(state)
@@ -185,7 +186,11 @@ def borrowed(
         base = (top - size) & ~63
         if base < stacks[thread.tid]:
             continue
-        permit(thread)
+        try:
+            permit(thread)
+        except TargetError as error:
+            refused = refused or error
+            continue
         saved = memory.read(base, top - base)
         calls = RemoteCalls(stop, thread, memory, gadgets, base)
         try:
@@ -200,7 +205,7 @@ def borrowed(
             stop.thread_exited(thread.tid)
             raise TargetError(f"process {stop.pid}", errors.PROCESS_GONE) from error
         return
-    raise TargetError(f"process {stop.pid}", errors.NO_STACK)
+    raise refused or TargetError(f"process {stop.pid}", errors.NO_STACK)
 
 
 def _candidates(stop: Stop, stacks: dict[int, int]) -> list[StoppedThread]:
