@@ -1,0 +1,1 @@
+"""The Python subset of native handlers: front end, intermediate representation, interpreter, machine code."""

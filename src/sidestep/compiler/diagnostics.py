@@ -1,0 +1,92 @@
+"""Errors of handlers: where in the source, what, and what to do about it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sidestep.errors import SidestepError
+
+
+class HandlerError(SidestepError):
+    """A native handler that cannot be compiled: `file`, `line` and `column` (from 1) of the construct."""
+
+    def __init__(self, what: str, hint: str, file: str, line: int, column: int, source: str) -> None:
+        self.what, self.hint = what, hint
+        self.file, self.line, self.column = file, line, column
+        text = f"{file}:{line}:{column}: {what}"
+        if source:
+            stripped = source.lstrip()
+            caret = " " * (column - 1 - (len(source) - len(stripped))) + "^"
+            text += f"\n    {stripped.rstrip()}\n    {caret}"
+        super().__init__(f"{text}\n  {hint}" if hint else text)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A Python function with its syntax tree; line numbers are those of its file."""
+
+    function: Callable[..., Any]
+    tree: ast.FunctionDef
+    file: str
+    indent: int  # columns that were cut off its lines
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Source:
+        """Raises HandlerError where there is no source to be had, or no plain function."""
+        code = getattr(function, "__code__", None)
+        if code is None:
+            raise HandlerError(
+                f"{function!r} is not a Python function", "write it with def", "<unknown>", 0, 1, ""
+            )
+        try:
+            lines, first = inspect.getsourcelines(function)
+        except (OSError, TypeError) as error:
+            hint = "a handler must stand in a file"
+            raise HandlerError("its source cannot be read", hint, code.co_filename, 0, 1, "") from error
+        text = "".join(lines)
+        tree = ast.parse(textwrap.dedent(text)).body[0]
+        ast.increment_lineno(tree, first - 1)
+        file = code.co_filename
+        if not isinstance(tree, ast.FunctionDef):
+            what = "a lambda" if not isinstance(tree, ast.AsyncFunctionDef) else "an async function"
+            raise HandlerError(f"{what} cannot be a handler", "write it with def", file, first, 1, lines[0])
+        indent = len(lines[0]) - len(lines[0].lstrip())
+        return cls(function, tree, file, indent)
+
+    def parameters(self) -> list[ast.arg]:
+        """The plain parameters; raises HandlerError for other kinds."""
+        found = self.tree.args
+        for other in (found.vararg, found.kwarg, *found.kwonlyargs):
+            if other is not None:
+                raise self.error(other, f"the parameter `{other.arg}`", "only plain parameters can be taken")
+        return [*found.posonlyargs, *found.args]
+
+    def defaults(self) -> dict[str, int]:
+        """Default values, by parameter; raises HandlerError for others than integers."""
+        parameters = self.parameters()
+        values = getattr(self.function, "__defaults__", None) or ()
+        found = dict(zip([each.arg for each in parameters[len(parameters) - len(values) :]], values, strict=True))
+        for name, value in found.items():
+            if not isinstance(value, int):
+                raise self.error(self.tree, f"the default value of `{name}` is not a number")
+        return found
+
+    def locals(self) -> set[str]:
+        """Every name that the function assigns to, its parameters included."""
+        found = {each.arg for each in self.parameters()}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+        return found
+
+    def error(self, node: ast.AST, what: str, hint: str = "") -> HandlerError:
+        """The error of a construct."""
+        line = getattr(node, "lineno", self.tree.lineno)
+        column = getattr(node, "col_offset", 0) + self.indent + 1
+        return HandlerError(what, hint, self.file, line, column, linecache.getline(self.file, line))

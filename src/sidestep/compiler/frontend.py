@@ -1,0 +1,435 @@
+"""From a Python function to the intermediate representation: statements, and the functions that are called,
+inlined."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from sidestep.compiler import ir
+from sidestep.compiler.calls import Calls
+from sidestep.compiler.diagnostics import HandlerError, Source
+from sidestep.compiler.expressions import BINARY
+from sidestep.compiler.integers import INTEGERS, Integer, i64, u64
+from sidestep.compiler.ir import Builder, Constant, Function, Jump, Return, Type
+from sidestep.compiler.registers import register_of
+from sidestep.compiler.scope import Captured, Learned, Literal, Loose, Operand, Pointer, Scope, Special
+from sidestep.compiler.unsupported import EXPRESSIONS, STATEMENTS
+
+FUEL = 1 << 16
+"""Turns of loops in one run of a handler."""
+LARGEST_FUNCTION = 4096  # blocks
+DEEPEST = 32  # calls
+
+
+def compile_handler(function: Callable[..., Any], fuel: int = FUEL) -> Function:
+    """The representation of a handler `function(p, regs)`. Raises HandlerError."""
+    source = Source.of(function)
+    parameters = source.parameters()
+    if len(parameters) != 2:
+        raise source.error(source.tree, "a handler takes (p, regs)", "def handler(p, regs):")
+    special: dict[str, Operand] = {parameters[0].arg: Special("p"), parameters[1].arg: Special("regs")}
+    return compile_function(source, special, {}, fuel)
+
+
+def compile_function(
+    source: Source, special: dict[str, Operand], parameters: dict[str, Type], fuel: int = FUEL
+) -> Function:
+    """The representation of a function. `parameters` become locals that the caller sets. Raises
+    HandlerError."""
+    types: dict[str, Type] = dict(parameters)
+    while True:
+        frontend = _Frontend(source.function.__name__, types, fuel)
+        try:
+            return frontend.compile(source, special, parameters)
+        except Learned as learned:
+            for name in learned.names:
+                if name in types:
+                    raise AssertionError(f"{name} has two types") from learned
+                types[name] = learned.kind
+        except RecursionError:
+            raise source.error(source.tree, "the handler is nested too deeply", "split it") from None
+
+
+class _Frontend(Calls):
+    """One attempt, with what is known of the locals' types by now."""
+
+    def __init__(self, name: str, types: dict[str, Type], fuel: int) -> None:
+        super().__init__(Builder(name))
+        self.types = types
+        self.fuel = fuel
+        self._fuel_local: str | None = None
+        self._loops: list[tuple[ir.Block, ir.Block]] = []  # where continue and break go
+        self._returns: list[tuple[ir.Block, str | None]] = []
+        self._results: list[str | None] = []
+        self._entry = self.builder.block
+
+    def compile(self, source: Source, special: dict[str, Operand], parameters: dict[str, Type]) -> Function:
+        self.source = source
+        self.scope = Scope(source.function, "", special, source.locals())
+        self.builder.function.locals.update(parameters)
+        start = self.builder.new_block()
+        self.builder.at(start)
+        done = self.builder.new_block()
+        result = self.hidden(i64)
+        self._returns.append((done, result))
+        self._body(source.tree.body)
+        self.builder.do("set_local", Constant(0, i64), about=result)
+        self.builder.jump(done)
+        self.builder.at(done)
+        self.builder.end(Return(self.builder.make(i64, "get_local", about=result)))
+        self.builder.at(self._entry)
+        if self._fuel_local is not None:
+            self.builder.do("set_local", Constant(self.fuel, i64), about=self._fuel_local)
+        self.builder.end(Jump(start.number))
+        function = self.builder.function
+        _drop_unreachable(function)
+        ir.check(function)
+        return function
+
+    # Statements
+
+    def _body(self, statements: list[ast.stmt]) -> None:
+        for statement in statements:
+            self.builder.line = statement.lineno
+            method = getattr(self, f"_do_{type(statement).__name__}", None)
+            if method is None:
+                raise self.error(statement, *STATEMENTS[type(statement)])
+            if len(self.builder.function.blocks) > LARGEST_FUNCTION:
+                raise self.error(statement, "the handler is too large", "write less, or call fewer functions")
+            method(statement)
+
+    def _do_Pass(self, statement: ast.Pass) -> None:
+        pass
+
+    def _do_Expr(self, statement: ast.Expr) -> None:
+        value = statement.value
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            return  # a docstring
+        if not isinstance(value, ast.Call):
+            raise self.error(statement, "a value that nobody uses", "")
+        self.call(value, needed=False)
+
+    def _do_Assign(self, statement: ast.Assign) -> None:
+        if len(statement.targets) != 1:
+            raise self.error(statement, "several targets", "use one assignment for each")
+        self._assign(statement.targets[0], statement.value)
+
+    def _do_AnnAssign(self, statement: ast.AnnAssign) -> None:
+        if not isinstance(statement.target, ast.Name):
+            raise self.error(statement, "only a local can be annotated")
+        kind = self.annotation(statement.annotation)
+        name = self.scope.prefix + statement.target.id
+        known = self.types.setdefault(name, kind)
+        if known is not kind:
+            raise self.error(statement, f"`{statement.target.id}` has type {known.__name__} already")
+        if statement.value is not None:
+            self._assign(statement.target, statement.value)
+
+    def annotation(self, node: ast.expr) -> Type:
+        """The type that an annotation names."""
+        found: Any = None
+        if isinstance(node, ast.Name | ast.Attribute):
+            operand = self.operand(node)
+            found = operand.thing if isinstance(operand, Captured) else None
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            return self.annotation(ast.copy_location(ast.Name(node.value, ast.Load()), node))
+        if found is bool or found in INTEGERS:
+            kind: Type = found
+            return kind
+        raise self.error(node, f"`{ast.unparse(node)}` is no type", "there are bool, u8 .. u64 and i8 .. i64")
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, ast.Name):
+            self._set(target, value, self.operand(value))
+        elif isinstance(target, ast.Attribute):
+            self._set_register(target, value)
+        elif isinstance(target, ast.Subscript):
+            self.set_item(target, value)
+        else:
+            raise self.error(target, f"`{ast.unparse(target)}` cannot be assigned to", "use one name")
+
+    def _set(self, target: ast.Name, node: ast.expr, found: Operand) -> None:
+        if target.id in self.scope.special and not isinstance(self.scope.special[target.id], Pointer):
+            raise self.error(target, f"`{target.id}` is the handler's own parameter", "use another name")
+        if isinstance(found, Pointer):
+            # A pointer is a name for an address; it cannot change, so it needs no local of its own type.
+            if target.id in self.scope.special or self.scope.prefix + target.id in self.builder.function.locals:
+                raise self.error(target, f"`{target.id}` would be two things", "use another name for the pointer")
+            name = self.hidden(u64)
+            self.builder.do("set_local", found.address, about=name)
+            self.scope.special[target.id] = Pointer(self.builder.make(u64, "get_local", about=name), found.kind)
+            return
+        if target.id in self.scope.special:
+            raise self.error(target, f"`{target.id}` is a pointer", "use another name")
+        if isinstance(found, Captured | Special):
+            raise self.error(node, f"`{ast.unparse(node)}` is not a number")
+        name = self.scope.prefix + target.id
+        kind = self.types.get(name)
+        if kind is None and isinstance(found, Literal | Loose):
+            value = self.settled(node, found)
+            self.loose_locals.add(name)
+        elif kind is None:
+            value = self.bare(found)
+            kind = self.types[name] = value.type
+            if name in self.loose_locals:
+                raise Learned(frozenset(), value.type)
+        else:
+            value = self.typed(node, kind, found)
+        self.builder.function.locals[name] = value.type
+        self.builder.do("set_local", value, about=name)
+
+    def _local(self, node: ast.Name) -> Operand:
+        name = self.scope.prefix + node.id
+        kind = self.builder.function.locals.get(name)
+        if kind is None:
+            raise self.error(node, f"`{node.id}` has no value here yet", "assign it before")
+        value = self.builder.make(kind, "get_local", about=name)
+        return Loose(value, frozenset((name,))) if name in self.loose_locals else value
+
+    def _set_register(self, target: ast.Attribute, value: ast.expr) -> None:
+        owner = self.operand(target.value)
+        if not isinstance(owner, Special) or owner.what != "regs":
+            raise self.error(target, f"`{ast.unparse(target)}` cannot be assigned to", "registers can: regs.ax = ...")
+        register = register_of(target.attr)
+        if register is None:
+            raise self.error(target, f"there is no register `{target.attr}`")
+        self.builder.do("set_register", self.typed(value, u64), about=register)
+
+    def _do_AugAssign(self, statement: ast.AugAssign) -> None:
+        target = statement.target
+        if isinstance(target, ast.Subscript):
+            self.change_item(target, statement.op, statement.value)
+            return
+        name = BINARY.get(type(statement.op))
+        if name is None:
+            raise self.error(statement, "there is no such operator", "use // or shifts")
+        load = ast.copy_location(ast.parse(ast.unparse(target), mode="eval").body, target)
+        ast.fix_missing_locations(load)
+        for node in ast.walk(load):
+            ast.copy_location(node, target)
+        found = self.arithmetic(statement, name, load, statement.value)
+        if isinstance(target, ast.Name):
+            self._set(target, statement.value, found)
+        else:
+            register = register_of(target.attr)
+            value = self.bare(found)
+            if register is None or value.type is not u64:
+                raise self.error(statement, f"`{ast.unparse(target)}` cannot be changed")
+            self.builder.do("set_register", value, about=register)
+
+    # Control
+
+    def _do_If(self, statement: ast.If) -> None:
+        then, otherwise, done = (self.builder.new_block() for _ in range(3))
+        self.builder.branch(self.truth(statement.test), then, otherwise)
+        for block, body in ((then, statement.body), (otherwise, statement.orelse)):
+            self.builder.at(block)
+            self._body(body)
+            self.builder.jump(done)
+        self.builder.at(done)
+
+    def _do_While(self, statement: ast.While) -> None:
+        test, body, otherwise, done = (self.builder.new_block() for _ in range(4))
+        self.builder.jump(test)
+        self.builder.at(test)
+        self.burn()
+        self.builder.branch(self.truth(statement.test), body, otherwise)
+        self._loop(statement, test, body, otherwise, done)
+
+    def _loop(
+        self, statement: ast.While | ast.For, again: ir.Block, body: ir.Block, otherwise: ir.Block, done: ir.Block
+    ) -> None:
+        self.builder.at(body)
+        self._loops.append((again, done))
+        self._body(statement.body)
+        self._loops.pop()
+        self.builder.jump(again)
+        self.builder.at(otherwise)
+        self._body(statement.orelse)
+        self.builder.jump(done)
+        self.builder.at(done)
+
+    def burn(self) -> None:
+        """One turn of a loop: at the end of the fuel the handler ends."""
+        if self._fuel_local is None:
+            self._fuel_local = self.hidden(i64)
+        left = self.builder.make(i64, "get_local", about=self._fuel_local)
+        less = self.builder.make(i64, "sub", left, Constant(1, i64))
+        self.builder.do("set_local", less, about=self._fuel_local)
+        self.builder.fault_if(self.builder.make(bool, "eq", less, Constant(0, i64)), "out of fuel")
+
+    def _do_For(self, statement: ast.For) -> None:
+        """`for i in range(...)`: never beyond the range's end, so that nothing wraps around."""
+        if not isinstance(statement.target, ast.Name):
+            raise self.error(statement.target, "a loop has one variable")
+        bounds = self._range(statement)
+        start, stop, step = bounds
+        first, last, kind = self.same(statement.iter, start, stop)
+        if isinstance(first, Literal) and isinstance(last, Literal):
+            name = self.scope.prefix + statement.target.id
+            kind = self.types.get(name, i64)
+        a = self.typed(start, kind, first) if isinstance(first, Literal) else self.bare(first)
+        b = self.typed(stop, kind, last) if isinstance(last, Literal) else self.bare(last)
+        assert issubclass(kind, Integer)
+        if not kind.holds(step) or (step < 0 and not kind.signed):
+            raise self.error(statement.iter, f"a step of {step} in a range of {kind.__name__}")
+        upcoming = self.hidden(kind)
+        test, body, advance, otherwise, done = (self.builder.new_block() for _ in range(5))
+        self.builder.do("set_local", a, about=upcoming)
+        entering = self.builder.make(bool, "lt" if step > 0 else "gt", a, b)
+        self.builder.branch(entering, test, otherwise)
+        self.builder.at(test)
+        self.burn()
+        here = self.builder.make(kind, "get_local", about=upcoming)
+        names = frozenset[str]().union(*(each.names for each in (first, last) if isinstance(each, Loose)))
+        found: Operand = Loose(here, names) if names else here
+        if isinstance(first, Literal) and isinstance(last, Literal):
+            found = Loose(here, frozenset((self.scope.prefix + statement.target.id,)))
+            if self.types.get(self.scope.prefix + statement.target.id) is not None:
+                found = here
+        self._set(statement.target, statement.target, found)
+        self.builder.jump(body)
+        self._loop_range(statement, body, advance, otherwise, done)
+        self.builder.at(advance)
+        here = self.builder.make(kind, "get_local", about=upcoming)
+        left = self.builder.make(kind, "sub", b, here) if step > 0 else self.builder.make(kind, "sub", here, b)
+        distance = self.unsigned(left)
+        over = self.builder.make(bool, "le", distance, Constant(abs(step), distance.type))
+        onwards = self.builder.new_block()
+        self.builder.branch(over, otherwise, onwards)
+        self.builder.at(onwards)
+        self.builder.do(
+            "set_local", self.builder.make(kind, "add", here, Constant(step, kind)), about=upcoming
+        )
+        self.builder.jump(test)
+        self.builder.at(done)
+
+    def _loop_range(
+        self, statement: ast.For, body: ir.Block, advance: ir.Block, otherwise: ir.Block, done: ir.Block
+    ) -> None:
+        self._loop(statement, advance, body, otherwise, done)
+
+    def _range(self, statement: ast.For) -> tuple[ast.expr, ast.expr, int]:
+        call = statement.iter
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "range":
+            raise self.error(statement.iter, "only a range can be looped over", "for i in range(...):")
+        if call.keywords or not 1 <= len(call.args) <= 3:
+            raise self.error(call, "range takes one to three numbers")
+        zero = ast.copy_location(ast.Constant(0), call)
+        start, stop = (zero, call.args[0]) if len(call.args) == 1 else (call.args[0], call.args[1])
+        step = 1
+        if len(call.args) == 3:
+            found = self.value(call.args[2])
+            if not isinstance(found, Literal) or found.value == 0:
+                raise self.error(call.args[2], "the step must be a known number other than 0")
+            step = found.value
+        return start, stop, step
+
+    def _do_Break(self, statement: ast.Break) -> None:
+        self.builder.jump(self._loops[-1][1])
+
+    def _do_Continue(self, statement: ast.Continue) -> None:
+        self.builder.jump(self._loops[-1][0])
+
+    def _do_Assert(self, statement: ast.Assert) -> None:
+        failed = self.builder.make(bool, "xor", self.truth(statement.test), Constant(1, bool))
+        self.builder.fault_if(failed, "assertion failed")
+
+    def _do_Return(self, statement: ast.Return) -> None:
+        done, result = self._returns[-1]
+        if len(self._returns) == 1:
+            self._return_of_handler(statement, done, result)
+            return
+        if statement.value is None or (isinstance(statement.value, ast.Constant) and statement.value.value is None):
+            self.returned(statement, None)
+        else:
+            self.returned(statement, self.value(statement.value))
+        self.builder.jump(done)
+
+    def inlined_body(self, source: Source, scope: Scope) -> Operand | None:
+        """The statements of a function that is called, and what it returns."""
+        done = self.builder.new_block()
+        loops, self._loops = self._loops, []
+        self._returns.append((done, None))
+        self._results.append(None)
+        self._body(source.tree.body)
+        if self.builder.open and self._results[-1] is not None:
+            raise source.error(source.tree, f"`{source.function.__name__}` returns nothing at its end", "return a value")
+        self.builder.jump(done)
+        self.builder.at(done)
+        self._returns.pop()
+        self._loops = loops
+        name = self._results.pop()
+        if name is None:
+            return None
+        found = self.builder.make(self.builder.function.locals[name], "get_local", about=name)
+        return Loose(found, frozenset((name,))) if name in self.loose_locals else found
+
+    def returned(self, statement: ast.Return, found: Operand | None) -> None:
+        """A return of a function that was called."""
+        name = self.scope.prefix + "return"
+        if found is None:
+            if self._results[-1] is not None:
+                raise self.error(statement, "some returns have a value, this one has none")
+            return
+        kind = self.types.get(name)
+        assert statement.value is not None
+        if kind is None and isinstance(found, Literal | Loose):
+            value = self.settled(statement.value, found)
+            self.loose_locals.add(name)
+        elif kind is None:
+            value = self.bare(found)
+            self.types[name] = value.type
+            if name in self.loose_locals:
+                raise Learned(frozenset(), value.type)
+        else:
+            value = self.typed(statement.value, kind, found)
+        self._results[-1] = name
+        self.builder.function.locals[name] = value.type
+        self.builder.do("set_local", value, about=name)
+
+    def _return_of_handler(self, statement: ast.Return, done: ir.Block, result: str | None) -> None:
+        node = statement.value
+        if node is not None and not (isinstance(node, ast.Constant) and node.value is None):
+            value = self.settled(node)
+            one = self.truth(node, value)
+            self.builder.do("set_local", self.convert(one, i64), about=result)
+        else:
+            self.builder.do("set_local", Constant(0, i64), about=result)
+        self.builder.jump(done)
+
+
+def check_function(source: Source) -> None:
+    """Refuse what no function can have, before it is known with which types it is called."""
+    for statement in source.tree.body:
+        for node in ast.walk(statement):
+            found = STATEMENTS.get(type(node)) if isinstance(node, ast.stmt) else None  # type: ignore[arg-type]
+            found = found or (EXPRESSIONS.get(type(node)) if isinstance(node, ast.expr) else None)  # type: ignore[arg-type]
+            if found is not None:
+                raise source.error(node, *found)
+
+
+def _drop_unreachable(function: Function) -> None:
+    """Number the blocks that can be reached anew, in order."""
+    by_number = {block.number: block for block in function.blocks}
+    reached, waiting = set[int](), [0]
+    while waiting:
+        number = waiting.pop()
+        if number not in reached:
+            reached.add(number)
+            waiting += by_number[number].successors
+    kept = [block for block in function.blocks if block.number in reached]
+    renumbered = {block.number: index for index, block in enumerate(kept)}
+    for block in kept:
+        block.number = renumbered[block.number]
+        if isinstance(block.end, Jump):
+            block.end = Jump(renumbered[block.end.target])
+        elif isinstance(block.end, ir.Branch):
+            end = block.end
+            block.end = ir.Branch(end.condition, renumbered[end.then], renumbered[end.otherwise])
+    function.blocks = kept
+
+
+__all__ = ["FUEL", "HandlerError", "compile_function", "compile_handler"]

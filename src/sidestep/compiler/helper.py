@@ -1,0 +1,64 @@
+"""The compiler's process: started when first needed, one request at a time."""
+
+from __future__ import annotations
+
+import atexit
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+
+from sidestep import errors
+from sidestep.compiler.llvm import LENGTH, OK
+from sidestep.errors import ProbeError
+
+
+class Helper:
+    """LLVM in a process of its own, whose end is an error of one request."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def compile(self, text: str) -> bytes:
+        """The object file of LLVM text. Raises ProbeError COMPILER_FAILED."""
+        with self._lock:
+            process = self._started()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            raw = text.encode()
+            try:
+                process.stdin.write(LENGTH.pack(len(raw)) + raw)
+                process.stdin.flush()
+                head = process.stdout.read(LENGTH.size)
+                answer = process.stdout.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else b""
+            except BrokenPipeError:
+                answer = b""
+            if not answer:
+                self._stop()
+                raise ProbeError("native handler", errors.COMPILER_FAILED, "its process ended")
+        if answer[:1] != OK:
+            raise ProbeError("native handler", errors.COMPILER_FAILED, answer[1:].decode(errors="replace"))
+        return answer[1:]
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            command = [sys.executable, "-m", "sidestep.compiler.llvm"]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
+            atexit.register(self._stop)
+        return self._process
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream is not None:
+                    with suppress(BrokenPipeError):  # what was not read any more
+                        stream.close()
+            self._process.wait()
+            self._process = None
+            atexit.unregister(self._stop)
+
+
+HELPER = Helper()

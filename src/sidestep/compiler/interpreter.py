@@ -1,0 +1,122 @@
+"""Runs the intermediate representation on a simulated machine: what machine code must agree with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sidestep.compiler import machine
+from sidestep.compiler.integers import Integer, shift_left, wrap
+from sidestep.compiler.ir import Branch, Constant, Fault, Function, Jump, Operation, Return, Type, Value
+from sidestep.compiler.machine import HandlerFault
+
+ARITHMETIC: dict[str, Callable[[int, int], int]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "shl": shift_left,
+    "shr": lambda a, b: a >> b,
+}
+COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+}
+PLAIN = (
+    "now tid pid cpu random bit_length cell_add cell_max load store add_to exchange_if".split()
+)
+"""Operations that the machine (or `int`) has under the same name."""
+
+
+@dataclass(slots=True)
+class Frame:
+    """Registers at a probepoint, by name; words on the stack, by number."""
+
+    registers: dict[str, int] = field(default_factory=dict)
+    stack: dict[int, int] = field(default_factory=dict)
+
+
+def run(function: Function, frame: Frame) -> int:
+    """Run a handler on the current machine: what it returns, 0 or 1. Raises HandlerFault."""
+    return _Run(function, frame).run()
+
+
+def cut(kind: Type, value: int) -> int:
+    """A number as its type holds it."""
+    return wrap(kind, value) if issubclass(kind, Integer) else int(bool(value))
+
+
+class _Run:
+    def __init__(self, function: Function, frame: Frame) -> None:
+        self.function, self.frame = function, frame
+        self.temporaries: dict[int, int] = {}
+        self.locals: dict[str, int] = {}
+        self.machine = machine.current()
+
+    def run(self) -> int:
+        number = 0
+        while True:
+            block = self.function.blocks[number]
+            for operation in block.operations:
+                result = self.step(operation)
+                if operation.result is not None:
+                    self.temporaries[operation.result.number] = cut(operation.result.type, result)
+            end = block.end
+            if isinstance(end, Return):
+                return self.get(end.value)
+            if isinstance(end, Fault):
+                raise HandlerFault(end.why)
+            assert isinstance(end, Jump | Branch)
+            number = end.target if isinstance(end, Jump) else self._chosen(end)
+
+    def _chosen(self, end: Branch) -> int:
+        return end.then if self.get(end.condition) else end.otherwise
+
+    def get(self, value: Value) -> int:
+        return value.value if isinstance(value, Constant) else self.temporaries[value.number]
+
+    def step(self, operation: Operation) -> Any:
+        name, about = operation.name, operation.about
+        values = [self.get(argument) for argument in operation.arguments]
+        if name in ARITHMETIC:
+            return ARITHMETIC[name](values[0], values[1])
+        if name in COMPARISONS:
+            return COMPARISONS[name](values[0], values[1])
+        if name == "bit_length":
+            return values[0].bit_length()
+        if name in PLAIN:
+            return getattr(self.machine, name)(*values)
+        match name:
+            case "get_local":
+                return self.locals[about]
+            case "set_local":
+                self.locals[about] = values[0]
+            case "convert":
+                return values[0]
+            case "register":
+                return self.frame.registers.get(about, 0)
+            case "set_register":
+                self.frame.registers[about] = values[0]
+            case "stack":
+                return self.frame.stack.get(about, 0)
+            case "read":
+                return self.machine.read(values[0], about)
+            case "write":
+                self.machine.write(values[0], about, values[1])
+            case "symbol":
+                return about.address
+            case "emit":
+                event = about(**{n: kind(v) for (n, kind), v in zip(about.fields.items(), values, strict=True)})
+                self.machine.events.append(event)
+            case _:
+                raise AssertionError(f"no operation {name}")
+        return None

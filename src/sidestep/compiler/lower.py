@@ -1,0 +1,408 @@
+"""From the intermediate representation to LLVM's, as text.
+
+The handler is one function:
+
+    i64 @handler(i64 di, si, dx, cx, r8, r9, ptr nest frame)
+
+It keeps all registers but rax and r11 (preserve_mostcc). The integer arguments' registers are its parameters,
+as they are at the probepoint; r10 points to the frame: the thread's counter block, then a word for each other
+register, word of the stack or fact that it uses, as `Slots` lists them. It returns 0, 1 (the handler returned
+true) or 2 (a fault). Addresses are external symbols, filled in where the code is placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sidestep.compiler.integers import INTEGERS, Integer
+from sidestep.compiler.ir import COMPARISONS, Branch, Constant, Fault, Function, Jump, Operation, Return, Type, Value
+from sidestep.compiler.registers import ARGUMENTS
+from sidestep.events import layout
+
+FACTS = ("tid", "pid", "cpu")
+FAULT = 2
+SIMPLE = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
+
+SUPPORT = f"""
+define internal void @cell_add(ptr %block, i64 %cell, i64 %amount) alwaysinline nounwind {{
+  %scratch = ptrtoint ptr @scratch_block to i64
+  %own = ptrtoint ptr %block to i64
+  %none = icmp eq i64 %own, %scratch
+  br i1 %none, label %locked, label %plain, !prof !0
+plain:
+  %place = getelementptr i64, ptr %block, i64 %cell
+  call void asm sideeffect "addq $1, $0", "=*m,ri,*m,~{{flags}},~{{memory}}"(ptr elementtype(i64) %place, i64 %amount, ptr elementtype(i64) %place)
+  ret void
+locked:
+  call preserve_mostcc void @cell_add_locked(i64 %cell, i64 %amount)
+  ret void
+}}
+
+define internal preserve_mostcc ptr @process_block() noinline nounwind {{
+  %known = load volatile ptr, ptr @process_page
+  %any = icmp ne ptr %known, null
+  %found = select i1 %any, ptr %known, ptr @shared_block
+  ret ptr %found
+}}
+
+define internal preserve_mostcc void @cell_add_locked(i64 %cell, i64 %amount) noinline nounwind {{
+  %block = call preserve_mostcc ptr @process_block()
+  %place = getelementptr i64, ptr %block, i64 %cell
+  %old = atomicrmw add ptr %place, i64 %amount seq_cst
+  ret void
+}}
+
+define internal void @cell_max(ptr %block, i64 %cell, i64 %value) alwaysinline nounwind {{
+  %scratch = ptrtoint ptr @scratch_block to i64
+  %own = ptrtoint ptr %block to i64
+  %none = icmp eq i64 %own, %scratch
+  br i1 %none, label %locked, label %plain, !prof !0
+locked:
+  %other = call preserve_mostcc ptr @process_block()
+  br label %plain
+plain:
+  %base = phi ptr [ %block, %0 ], [ %other, %locked ]
+  %place = getelementptr i64, ptr %base, i64 %cell
+  %before = load volatile i64, ptr %place
+  %more = icmp ugt i64 %value, %before
+  br i1 %more, label %raise, label %done, !prof !0
+raise:
+  %old = atomicrmw umax ptr %place, i64 %value seq_cst
+  br label %done
+done:
+  ret void
+}}
+
+declare i64 @llvm.ctlz.i64(i64, i1)
+declare i64 @llvm.readcyclecounter()
+!0 = !{{!"branch_weights", i32 1, i32 1000}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """LLVM text with what its frame and symbols stand for. `slots`: names behind the counter block, one word
+    each; `written`: those that the handler changes. `symbols` maps the names of externals to what they are."""
+
+    text: str
+    slots: tuple[str, ...]
+    written: tuple[str, ...]
+    symbols: dict[str, object]
+    returns: bool  # whether it may return 1
+
+
+def lower(function: Function) -> Lowered:
+    return _Lowering(function).finish()
+
+
+def llvm_type(kind: Type) -> str:
+    return f"i{kind.bits}" if issubclass(kind, Integer) else "i1"
+
+
+class _Lowering:
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.lines: list[str] = []
+        self.symbols: dict[str, object] = {}
+        self._by_thing: dict[object, str] = {}
+        self._fresh = 0
+        self.written = tuple(sorted({op.about for op in function.operations() if op.name == "set_register"}))
+        used = dict.fromkeys(self._inputs())
+        self.slots = tuple(dict.fromkeys([*used, *self.written]))
+
+    def _inputs(self) -> Iterator[str]:
+        for operation in self.function.operations():
+            if operation.name == "register" and operation.about not in ARGUMENTS:
+                yield operation.about
+            elif operation.name == "stack":
+                yield f"stack{operation.about}"
+            elif operation.name in FACTS:
+                yield operation.name
+
+    def finish(self) -> Lowered:
+        self.head()
+        for block in self.function.blocks:
+            self.lines.append(f"b{block.number}:")
+            for operation in block.operations:
+                self.operation(operation)
+            self.end(block.end)
+        self.lines.append("}")
+        declared = [f"@{name} = external global i8" for name in self.symbols]
+        fixed = [f"@{name} = external global i8" for name in ("scratch_block", "shared_block", "process_page")]
+        text = "\n".join([*fixed, *declared, SUPPORT, *self.lines]) + "\n"
+        returns = any(isinstance(block.end, Return) for block in self.function.blocks)
+        return Lowered(text, self.slots, self.written, self.symbols, returns)
+
+    def head(self) -> None:
+        parameters = ", ".join(f"i64 %{name}" for name in ARGUMENTS)
+        attributes = "nounwind noredzone noimplicitfloat"
+        self.lines.append(f"define preserve_mostcc i64 @handler({parameters}, ptr nest %frame) {attributes} {{")
+        self.lines.append("entry:")
+        self.lines.append("  %block = load ptr, ptr %frame")
+        for name, kind in self.function.locals.items():
+            self.lines.append(f'  %"local {name}" = alloca {llvm_type(kind)}')
+        for name in dict.fromkeys([*ARGUMENTS, *self.slots]):
+            if name in self.written or name in ARGUMENTS:
+                self.lines.append(f'  %"register {name}" = alloca i64')
+        for name in ARGUMENTS:
+            self.lines.append(f'  store i64 %{name}, ptr %"register {name}"')
+        for name in self.slots:
+            if name not in ARGUMENTS:
+                value = self.load_slot(name)
+                if name in self.written:
+                    self.lines.append(f'  store i64 {value}, ptr %"register {name}"')
+        self.lines.append("  br label %b0")
+
+    def load_slot(self, name: str) -> str:
+        offset = 8 * (1 + self.slots.index(name))
+        self.lines.append(f'  %"at {name}" = getelementptr i8, ptr %frame, i64 {offset}')
+        self.lines.append(f'  %"in {name}" = load i64, ptr %"at {name}"')
+        return f'%"in {name}"'
+
+    # Values
+
+    def fresh(self) -> str:
+        self._fresh += 1
+        return f"%x{self._fresh}"
+
+    def make(self, text: str) -> str:
+        name = self.fresh()
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def value(self, value: Value) -> str:
+        if isinstance(value, Constant):
+            return str(value.value) if issubclass(value.type, Integer) else ("true" if value.value else "false")
+        return f"%t{value.number}"
+
+    def symbol(self, thing: object) -> str:
+        name = self._by_thing.get(thing)
+        if name is None:
+            name = self._by_thing[thing] = f"symbol{len(self.symbols)}"
+            self.symbols[name] = thing
+        return self.make(f"ptrtoint ptr @{name} to i64")
+
+    def end(self, end: object) -> None:
+        match end:
+            case Jump(target=target):
+                self.lines.append(f"  br label %b{target}")
+            case Branch(condition=condition, then=then, otherwise=otherwise):
+                self.lines.append(f"  br i1 {self.value(condition)}, label %b{then}, label %b{otherwise}")
+            case Return(value=value):
+                self.write_back()
+                self.lines.append(f"  ret i64 {self.value(value)}")
+            case Fault():
+                self.lines.append(f"  ret i64 {FAULT}")
+            case _:
+                raise AssertionError(end)
+
+    def write_back(self) -> None:
+        for name in self.written:
+            offset = 8 * (1 + self.slots.index(name))
+            value = self.make(f'load i64, ptr %"register {name}"')
+            place = self.make(f"getelementptr i8, ptr %frame, i64 {offset}")
+            self.lines.append(f"  store i64 {value}, ptr {place}")
+
+    def operation(self, operation: Operation) -> None:
+        name = operation.name
+        values = [self.value(argument) for argument in operation.arguments]
+        if name in COMPARISONS:
+            result = self.compare(name, operation.arguments[0].type, values)
+        elif name in ("add", "sub", "mul", "and", "or", "xor", "div", "mod", "shl", "shr"):
+            assert operation.result is not None
+            result = self.arithmetic(name, operation.result.type, values)
+        else:
+            found = getattr(self, f"do_{name}")(operation, values)
+            result = found or ""
+        if operation.result is not None:
+            kind = llvm_type(operation.result.type)
+            self.lines.append(f"  %t{operation.result.number} = bitcast {kind} {result} to {kind}")
+
+    def compare(self, name: str, kind: Type, values: list[str]) -> str:
+        signed = issubclass(kind, Integer) and kind.signed
+        sign = "" if name in ("eq", "ne") else ("s" if signed else "u")
+        return self.make(f"icmp {sign}{name} {llvm_type(kind)} {values[0]}, {values[1]}")
+
+    def arithmetic(self, name: str, kind: Type, values: list[str]) -> str:
+        text, (a, b) = llvm_type(kind), values
+        if name in SIMPLE:
+            return self.make(f"{SIMPLE[name]} {text} {a}, {b}")
+        assert issubclass(kind, Integer)
+        if name in ("shl", "shr"):
+            return self.shift(name, kind, a, b)
+        if not kind.signed:
+            return self.make(f"{'udiv' if name == 'div' else 'urem'} {text} {a}, {b}")
+        # The least number by -1 is a fault of the processor; rounding is down, not towards 0.
+        minus_one = self.make(f"icmp eq {text} {b}, -1")
+        safe = self.make(f"select i1 {minus_one}, {text} 1, {text} {b}")
+        rest = self.make(f"srem {text} {a}, {safe}")
+        some = self.make(f"icmp ne {text} {rest}, 0")
+        mixed = self.make(f"xor {text} {rest}, {b}")
+        differ = self.make(f"icmp slt {text} {mixed}, 0")
+        down = self.make(f"and i1 {some}, {differ}")
+        if name == "mod":
+            adjusted = self.make(f"add {text} {rest}, {b}")
+            result = self.make(f"select i1 {down}, {text} {adjusted}, {text} {rest}")
+            return self.make(f"select i1 {minus_one}, {text} 0, {text} {result}")
+        quotient = self.make(f"sdiv {text} {a}, {safe}")
+        less = self.make(f"sub {text} {quotient}, 1")
+        result = self.make(f"select i1 {down}, {text} {less}, {text} {quotient}")
+        opposite = self.make(f"sub {text} 0, {a}")
+        return self.make(f"select i1 {minus_one}, {text} {opposite}, {text} {result}")
+
+    def shift(self, name: str, kind: type[Integer], a: str, b: str) -> str:
+        text = llvm_type(kind)
+        small = self.make(f"icmp ult {text} {b}, {kind.bits}")
+        count = self.make(f"select i1 {small}, {text} {b}, {text} {kind.bits - 1}")
+        if name == "shr" and kind.signed:
+            return self.make(f"ashr {text} {a}, {count}")
+        shifted = self.make(f"{'shl' if name == 'shl' else 'lshr'} {text} {a}, {count}")
+        return self.make(f"select i1 {small}, {text} {shifted}, {text} 0")
+
+    # Operations
+
+    def do_get_local(self, operation: Operation, values: list[str]) -> str:
+        kind = llvm_type(self.function.locals[operation.about])
+        return self.make(f'load {kind}, ptr %"local {operation.about}"')
+
+    def do_set_local(self, operation: Operation, values: list[str]) -> None:
+        kind = llvm_type(self.function.locals[operation.about])
+        self.lines.append(f'  store {kind} {values[0]}, ptr %"local {operation.about}"')
+
+    def do_convert(self, operation: Operation, values: list[str]) -> str:
+        assert operation.result is not None
+        source, target = operation.arguments[0].type, operation.result.type
+        a, b = llvm_type(source), llvm_type(target)
+        if not issubclass(target, Integer):
+            return self.make(f"icmp ne {a} {values[0]}, 0")
+        width = source.bits if issubclass(source, Integer) else 1
+        if width == target.bits:
+            return values[0]
+        if width > target.bits:
+            return self.make(f"trunc {a} {values[0]} to {b}")
+        extension = "sext" if issubclass(source, Integer) and source.signed else "zext"
+        return self.make(f"{extension} {a} {values[0]} to {b}")
+
+    def do_register(self, operation: Operation, values: list[str]) -> str:
+        name = operation.about
+        if name in self.written or name in ARGUMENTS:
+            return self.make(f'load i64, ptr %"register {name}"')
+        return f'%"in {name}"'
+
+    def do_set_register(self, operation: Operation, values: list[str]) -> None:
+        self.lines.append(f'  store i64 {values[0]}, ptr %"register {operation.about}"')
+
+    def do_stack(self, operation: Operation, values: list[str]) -> str:
+        return f'%"in stack{operation.about}"'
+
+    def _fact(self, operation: Operation, values: list[str]) -> str:
+        return self.make(f'trunc i64 %"in {operation.name}" to i32')
+
+    do_tid = do_pid = do_cpu = _fact
+
+    def do_now(self, operation: Operation, values: list[str]) -> str:
+        """(cycles - base) * scale >> 32 + start, in 128 bits."""
+        cycles = self.make("call i64 @llvm.readcyclecounter()")
+        since = self.make(f"sub i64 {cycles}, {self.symbol('clock_base')}")
+        wide = self.make(f"zext i64 {since} to i128")
+        scale = self.make(f"zext i64 {self.symbol('clock_scale')} to i128")
+        product = self.make(f"mul i128 {wide}, {scale}")
+        shifted = self.make(f"lshr i128 {product}, 32")
+        nanoseconds = self.make(f"trunc i128 {shifted} to i64")
+        return self.make(f"add i64 {nanoseconds}, {self.symbol('clock_start')}")
+
+    def do_random(self, operation: Operation, values: list[str]) -> str:
+        """The cycle counter, mixed: splitmix64's finaliser."""
+        value = self.make("call i64 @llvm.readcyclecounter()")
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed = self.make(f"lshr i64 {value}, {shift}")
+            value = self.make(f"xor i64 {value}, {mixed}")
+            value = self.make(f"mul i64 {value}, {factor - (1 << 64)}")
+        mixed = self.make(f"lshr i64 {value}, 31")
+        return self.make(f"xor i64 {value}, {mixed}")
+
+    def do_bit_length(self, operation: Operation, values: list[str]) -> str:
+        zeros = self.make(f"call i64 @llvm.ctlz.i64(i64 {values[0]}, i1 false)")
+        return self.make(f"sub i64 64, {zeros}")
+
+    def do_symbol(self, operation: Operation, values: list[str]) -> str:
+        return self.symbol(operation.about)
+
+    def do_cell_add(self, operation: Operation, values: list[str]) -> None:
+        self.lines.append(f"  call void @cell_add(ptr %block, i64 {values[0]}, i64 {values[1]})")
+
+    def do_cell_max(self, operation: Operation, values: list[str]) -> None:
+        self.lines.append(f"  call void @cell_max(ptr %block, i64 {values[0]}, i64 {values[1]})")
+
+    def do_load(self, operation: Operation, values: list[str]) -> str:
+        return self.make(f"load atomic i64, ptr {self.pointer(values[0])} monotonic, align 8")
+
+    def do_store(self, operation: Operation, values: list[str]) -> None:
+        self.lines.append(f"  store atomic i64 {values[1]}, ptr {self.pointer(values[0])} release, align 8")
+
+    def do_add_to(self, operation: Operation, values: list[str]) -> None:
+        self.make(f"atomicrmw add ptr {self.pointer(values[0])}, i64 {values[1]} seq_cst")
+
+    def do_exchange_if(self, operation: Operation, values: list[str]) -> str:
+        pair = self.make(
+            f"cmpxchg ptr {self.pointer(values[0])}, i64 {values[1]}, i64 {values[2]} seq_cst seq_cst"
+        )
+        return self.make(f"extractvalue {{ i64, i1 }} {pair}, 0")
+
+    def pointer(self, address: str) -> str:
+        return self.make(f"inttoptr i64 {address} to ptr")
+
+    def do_read(self, operation: Operation, values: list[str]) -> str:
+        """Through the runtime's routine: a bad address ends the handler."""
+        assert operation.about in INTEGERS
+        size = operation.about.bits // 8
+        routine = self.symbol("read_word")
+        constraints = "={rax},={rcx},r,{rax},{rdx},~{r11},~{memory},~{dirflag},~{fpsr},~{flags}"
+        assembly = "call *$2\\0Asetne %cl\\0Amovzbl %cl, %ecx"
+        pair = self.make(
+            f'call {{ i64, i64 }} asm sideeffect "{assembly}", "{constraints}"(i64 {routine}, i64 {values[0]}, i64 {size})'
+        )
+        failed = self.make(f"extractvalue {{ i64, i64 }} {pair}, 1")
+        self._fault_unless_zero(failed)
+        word = self.make(f"extractvalue {{ i64, i64 }} {pair}, 0")
+        return word if size == 8 else self.make(f"trunc i64 {word} to i{8 * size}")
+
+    def _fault_unless_zero(self, failed: str) -> None:
+        bad = self.make(f"icmp ne i64 {failed}, 0")
+        self._fresh += 1
+        fault, good = f"fault{self._fresh}", f"good{self._fresh}"
+        self.lines.append(f"  br i1 {bad}, label %{fault}, label %{good}, !prof !0")
+        self.lines.append(f"{fault}:")
+        self.lines.append(f"  ret i64 {FAULT}")
+        self.lines.append(f"{good}:")
+
+    def do_emit(self, operation: Operation, values: list[str]) -> None:
+        """Through the runtime's routine: a place in a ring, or null where it is full."""
+        event = operation.about
+        size = layout.RECORD_HEADER_SIZE + 8 * len(event.fields)
+        index = self.symbol(event)
+        word = self.make(f"shl i64 {index}, 32")
+        head = self.make(f"or i64 {word}, {layout.PENDING_MAGIC | size // 8 << 16}")
+        routine = self.symbol("reserve")
+        constraints = "={rax},r,{rax},{rcx},~{rcx},~{rdx},~{r11},~{memory},~{dirflag},~{fpsr},~{flags}"
+        record = self.make(
+            f'call i64 asm sideeffect "call *$1", "={{rax}},r,{{rax}},{{rcx}},~{{rdx}},~{{r11}},~{{memory}},~{{dirflag}},~{{fpsr}},~{{flags}}"(i64 {routine}, ptr %block, i64 {head})'
+        )
+        del constraints
+        some = self.make(f"icmp ne i64 {record}, 0")
+        self._fresh += 1
+        fill, done = f"fill{self._fresh}", f"filled{self._fresh}"
+        self.lines.append(f"  br i1 {some}, label %{fill}, label %{done}")
+        self.lines.append(f"{fill}:")
+        for number, (value, argument) in enumerate(zip(values, operation.arguments, strict=True)):
+            place = self.pointer(self.make(f"add i64 {record}, {layout.RECORD_HEADER_SIZE + 8 * number}"))
+            kind = argument.type
+            assert issubclass(kind, Integer)
+            if kind.bits < 64:
+                value = self.make(f"{'sext' if kind.signed else 'zext'} {llvm_type(kind)} {value} to i64")
+            self.lines.append(f"  store i64 {value}, ptr {place}")
+        start = self.pointer(record)
+        self.lines.append(f"  store atomic i8 {layout.RECORD_MAGIC & 0xFF}, ptr {start} release, align 1")
+        self.lines.append(f"  br label %{done}")
+        self.lines.append(f"{done}:")

@@ -1,0 +1,99 @@
+"""The same function for plain Python: its locals keep the types that the compiler found, its loops use fuel."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sidestep.compiler.diagnostics import Source
+from sidestep.compiler.integers import Integer
+from sidestep.compiler.ir import Type
+from sidestep.compiler.machine import HandlerFault
+
+FAULTS = (HandlerFault, ZeroDivisionError, AssertionError, ValueError)
+"""What ends a handler early in plain Python."""
+
+
+def plain_python(source: Source, types: Mapping[str, Type], fuel: int) -> Callable[..., Any]:
+    """The function with conversions where it assigns. Every call has its own fuel."""
+    tree = _Typed(types).visit(copy.deepcopy(source.tree))
+    assert isinstance(tree, ast.FunctionDef)
+    tree.decorator_list = []
+    tree.body.insert(0, _assign("__turns", ast.List([ast.Constant(fuel)], ast.Load())))
+    function = source.function
+    names = {f"__{kind.__name__}": kind for kind in types.values()}
+    names |= {"__burn": _burn}
+    free = function.__code__.co_freevars
+    cells = {name: cell.cell_contents for name, cell in zip(free, function.__closure__ or (), strict=True)}
+    arguments = ast.arguments(
+        posonlyargs=[], args=[ast.arg(name) for name in (*names, *cells)], kwonlyargs=[], kw_defaults=[], defaults=[]
+    )
+    returned = ast.Return(ast.Name(tree.name, ast.Load()))
+    maker = ast.FunctionDef("__make", arguments, [tree, returned], [], lineno=tree.lineno)
+    if hasattr(ast, "TypeAlias"):
+        maker.type_params = []
+    module = ast.fix_missing_locations(ast.Module([maker], []))
+    made: dict[str, Any] = {}
+    exec(compile(module, source.file, "exec"), function.__globals__, made)
+    result: Callable[..., Any] = made["__make"](**names, **cells)
+    return result
+
+
+def _burn(turns: list[int]) -> bool:
+    turns[0] -= 1
+    if turns[0] == 0:
+        raise HandlerFault("out of fuel")
+    return True
+
+
+def _assign(name: str, value: ast.expr) -> ast.Assign:
+    return ast.Assign([ast.Name(name, ast.Store())], value, lineno=0)
+
+
+class _Typed(ast.NodeTransformer):
+    def __init__(self, types: Mapping[str, Type]) -> None:
+        self.types = types
+
+    def converted(self, target: ast.expr, value: ast.expr) -> ast.expr:
+        kind = self.types.get(target.id) if isinstance(target, ast.Name) else None
+        if kind is None or not issubclass(kind, Integer):
+            return value
+        return ast.Call(ast.Name(f"__{kind.__name__}", ast.Load()), [value], [])
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        node.value = self.converted(node.targets[0], node.value)
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if node.value is None:
+            return node
+        return ast.copy_location(_assign_to(node.target, self.converted(node.target, node.value)), node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        if not isinstance(node.target, ast.Name):
+            return node
+        value = ast.BinOp(ast.Name(node.target.id, ast.Load()), node.op, node.value)
+        return ast.copy_location(_assign_to(node.target, self.converted(node.target, value)), node)
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        self.generic_visit(node)
+        # The compiled loop uses fuel before each test, the last one included.
+        node.test = ast.BoolOp(ast.And(), [_burning().value, node.test])
+        return node
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        self.generic_visit(node)
+        assert isinstance(node.target, ast.Name)
+        typed = _assign(node.target.id, self.converted(node.target, ast.Name(node.target.id, ast.Load())))
+        node.body[:0] = [_burning(), typed]
+        return node
+
+
+def _assign_to(target: ast.expr, value: ast.expr) -> ast.Assign:
+    return ast.Assign([target], value, lineno=0)
+
+
+def _burning() -> ast.Expr:
+    return ast.Expr(ast.Call(ast.Name("__burn", ast.Load()), [ast.Name("__turns", ast.Load())], []))
