@@ -263,7 +263,7 @@ class Calls(Expressions):
         if node.attr in getattr(thing, "native_symbols", ()) and self._active:
             return self.builder.make(u64, "symbol", about=thing.symbol(node.attr))
         value = getattr(thing, node.attr, None)
-        if self._active and isinstance(value, int | type):
+        if self._active and (isinstance(value, int | type) or hasattr(value, "native_methods")):
             return self.captured(node, value)
         raise self.error(node, f"`{ast.unparse(node)}` cannot be used in a handler")
 

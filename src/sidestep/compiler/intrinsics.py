@@ -26,7 +26,7 @@ class Intrinsic:
     about: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
-        values = [kind(argument) for kind, argument in zip(self.parameters, arguments, strict=True)]
+        values = [int(kind(argument)) for kind, argument in zip(self.parameters, arguments, strict=True)]
         value = self.meaning(*values) if self.about is None else self.meaning(self.about, *values)
         return None if self.result is None else self.result(value)
 

@@ -31,7 +31,7 @@ def plain_python(source: Source, types: Mapping[str, Type], fuel: int) -> Callab
         posonlyargs=[], args=[ast.arg(name) for name in (*names, *cells)], kwonlyargs=[], kw_defaults=[], defaults=[]
     )
     returned = ast.Return(ast.Name(tree.name, ast.Load()))
-    maker = ast.FunctionDef("__make", arguments, [tree, returned], [], lineno=tree.lineno)
+    maker = ast.FunctionDef("__make", arguments, [tree, returned], [])
     if hasattr(ast, "TypeAlias"):
         maker.type_params = []
     module = ast.fix_missing_locations(ast.Module([maker], []))
@@ -49,7 +49,7 @@ def _burn(turns: list[int]) -> bool:
 
 
 def _assign(name: str, value: ast.expr) -> ast.Assign:
-    return ast.Assign([ast.Name(name, ast.Store())], value, lineno=0)
+    return ast.Assign([ast.Name(name, ast.Store())], value)
 
 
 class _Typed(ast.NodeTransformer):
@@ -92,7 +92,7 @@ class _Typed(ast.NodeTransformer):
 
 
 def _assign_to(target: ast.expr, value: ast.expr) -> ast.Assign:
-    return ast.Assign([target], value, lineno=0)
+    return ast.Assign([target], value)
 
 
 def _burning() -> ast.Expr:

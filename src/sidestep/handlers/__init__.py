@@ -1,0 +1,1 @@
+"""What native handlers collect: maps that the target writes and Python reads."""

@@ -1,0 +1,175 @@
+"""What all maps have in common: places in a session's memory, and how Python reads them.
+
+A map's methods are written in the subset that native handlers are compiled from. They run in the target on
+the session's memory, and in plain Python on the current machine's (compiler/machine.py), with one meaning.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple, Protocol
+
+from sidestep import errors
+from sidestep.compiler import machine
+from sidestep.compiler.integers import u64
+from sidestep.errors import ProbeError
+
+WORD = 8
+
+_simulated_cells = itertools.count(1, 1 << 20)
+_simulated_bases = itertools.count(1 << 32, 1 << 32)
+
+
+class Storage(Protocol):
+    """A session's memory for maps. Cells are counters that each thread has for itself; addresses are those
+    in the target."""
+
+    def cell_sums(self, first: int, count: int) -> list[int]:
+        """Each cell, added up over all threads, modulo 2**64."""
+
+    def cell_maxima(self, first: int, count: int) -> list[int]:
+        """Each cell's largest value over all threads."""
+
+    def clear_maxima(self, first: int, count: int) -> None:
+        """Set cells to 0 that hold maxima."""
+
+    def words(self, address: int, count: int) -> Sequence[int]:
+        """Unsigned words of 8 bytes."""
+
+    def set_word(self, address: int, value: int) -> None:
+        """Set one word in one step."""
+
+
+class Simulated:
+    """The current machine's memory."""
+
+    def cell_sums(self, first: int, count: int) -> list[int]:
+        return [machine.current().cells.get(first + i, 0) for i in range(count)]
+
+    cell_maxima = cell_sums
+
+    def clear_maxima(self, first: int, count: int) -> None:
+        for i in range(count):
+            machine.current().cells[first + i] = 0
+
+    def words(self, address: int, count: int) -> Sequence[int]:
+        return [machine.current().load(address + WORD * i) for i in range(count)]
+
+    def set_word(self, address: int, value: int) -> None:
+        machine.current().store(address, value)
+
+
+class Snapshot:
+    """What a session's memory held for one map when the session ended."""
+
+    def __init__(self, live: Storage, owner: Map) -> None:
+        self._first, self._base = owner.first_cell, owner.address
+        self._sums = live.cell_sums(self._first, owner.cell_count)
+        self._maxima = live.cell_maxima(self._first, owner.cell_count)
+        self._words = list(live.words(self._base, owner.word_count)) if owner.word_count else []
+
+    def cell_sums(self, first: int, count: int) -> list[int]:
+        return self._sums[first - self._first :][:count]
+
+    def cell_maxima(self, first: int, count: int) -> list[int]:
+        return self._maxima[first - self._first :][:count]
+
+    def clear_maxima(self, first: int, count: int) -> None:
+        self._maxima[first - self._first :][:count] = [0] * count
+
+    def words(self, address: int, count: int) -> Sequence[int]:
+        return self._words[(address - self._base) // WORD :][:count]
+
+    def set_word(self, address: int, value: int) -> None:
+        self._words[(address - self._base) // WORD] = value
+
+
+class Symbol(NamedTuple):
+    """A place of a map, known when its code is put into a target."""
+
+    owner: Map
+    name: str
+
+    @property
+    def label(self) -> str:
+        return f"{type(self.owner).__name__}.{self.name}"
+
+    @property
+    def address(self) -> int:
+        return int(getattr(self.owner, self.name))
+
+    def __hash__(self) -> int:
+        return hash((id(self.owner), self.name))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Symbol) and other.owner is self.owner and other.name == self.name
+
+
+class Map:
+    """The base of maps: `cell_count` counters for each thread, `word_count` words that all share."""
+
+    native_methods: ClassVar[tuple[str, ...]] = ()
+    native_symbols: ClassVar[tuple[str, ...]] = ("cells", "base")
+
+    def __init__(self, cell_count: int = 0, word_count: int = 0) -> None:
+        self.cell_count, self.word_count = cell_count, word_count
+        self.first_cell, self.address = next(_simulated_cells), next(_simulated_bases)
+        self._storage: Storage = Simulated()
+        self._session: object | None = None
+        self._sums_at_reset = [0] * cell_count
+
+    @property
+    def cells(self) -> u64:
+        """The number of the first cell."""
+        return u64(self.first_cell)
+
+    @property
+    def base(self) -> u64:
+        """The address of the first word."""
+        return u64(self.address)
+
+    def symbol(self, name: str) -> Symbol:
+        """What a place of the map is called in code."""
+        return Symbol(self, name)
+
+    # Sessions
+
+    def attach(self, session: object, storage: Storage, first_cell: int, address: int) -> None:
+        """Give the map its places in a session. Raises ProbeError if another session has it."""
+        if self._session is not None and self._session is not session:
+            raise ProbeError(type(self).__name__, errors.MAP_IN_USE)
+        self._session, self._storage = session, storage
+        self.first_cell, self.address = first_cell, address
+        self._sums_at_reset = [0] * self.cell_count
+
+    def is_of(self, session: object) -> bool:
+        return self._session is session
+
+    def release(self) -> None:
+        """Keep what was collected; the session is over."""
+        self._storage = Snapshot(self._storage, self)
+        self._session = None
+
+    # Reading
+
+    def sums(self) -> list[int]:
+        """The cells' sums since the last reset."""
+        now = self._storage.cell_sums(self.first_cell, self.cell_count)
+        return [value - before & (1 << 64) - 1 for value, before in zip(now, self._sums_at_reset, strict=True)]
+
+    def maximum(self, index: int) -> int:
+        """The largest value of one cell."""
+        return self._storage.cell_maxima(self.first_cell + index, 1)[0]
+
+    def words(self, first: int, count: int) -> Sequence[int]:
+        """Words of the shared memory."""
+        return self._storage.words(self.address + WORD * first, count)
+
+    def set_word(self, index: int, value: int) -> None:
+        self._storage.set_word(self.address + WORD * index, value)
+
+    def reset(self) -> None:
+        """Start again from nothing, while the target runs. What comes in at that moment counts before or
+        after."""
+        self._sums_at_reset = self._storage.cell_sums(self.first_cell, self.cell_count)
