@@ -230,6 +230,14 @@ NOT_SUPPORTED = _reason("not-supported", "this is not supported", "", errno.EOPN
 NOTHING_MATCHED = _reason(
     "nothing-matched", "no function matched", "`sidestep funcs` with a GLOB lists functions", errno.ENOENT
 )
+MAP_IN_USE = _reason(
+    "map-in-use", "the map belongs to another session", "make a map for each session", errno.EBUSY
+)
+COMPILER_FAILED = _reason("compiler-failed", "the handler could not be compiled", "", errno.EINVAL)
+NO_COMPILER = _reason(
+    "no-compiler", "native handlers need LLVM", "pip install 'sidestep[native]'", errno.ENOENT
+)
+HANDLER_TOO_LARGE = _reason("handler-too-large", "the handler is too large", "write less", errno.E2BIG)
 TOO_MANY_PROBES = _reason("too-many-probes", "the session has no room for more probes", "", errno.ENOSPC)
 
 

@@ -85,7 +85,9 @@ class Calls(Expressions):
         name = ast.unparse(node.func)
         if isinstance(thing, type) and issubclass(thing, Event):
             raise self.error(node, "an event can only be emitted", f"emit({name}(...))")
-        raise self.error(node, f"`{name}` cannot be called in the target", "decorate it with @sidestep.native")
+        raise self.error(
+            node, f"`{name}` cannot be called in the target", "decorate it with @sidestep.native"
+        )
 
     def _one(self, node: ast.Call) -> ast.expr:
         if len(node.args) != 1:
@@ -96,7 +98,9 @@ class Calls(Expressions):
 
     def _of_registers(self, node: ast.Call, name: str, owner: Special) -> Operand:
         if owner.what != "regs" or name not in ("arg", "stack"):
-            raise self.error(node, f"`{ast.unparse(node.func)}` is not known", "there are regs.arg(n) and regs.stack(n)")
+            raise self.error(
+                node, f"`{ast.unparse(node.func)}` is not known", "there are regs.arg(n) and regs.stack(n)"
+            )
         number = self.value(self._one(node))
         if not isinstance(number, Literal) or number.value < 0:
             raise self.error(node, "the number must be known, and not negative")
@@ -135,7 +139,9 @@ class Calls(Expressions):
     def _intrinsic(self, node: ast.Call, function: Intrinsic) -> Operand | None:
         if len(node.args) != len(function.parameters):
             count = len(function.parameters)
-            raise self.error(node, f"`{ast.unparse(node.func)}` takes {count} values, {len(node.args)} were given")
+            raise self.error(
+                node, f"`{ast.unparse(node.func)}` takes {count} values, {len(node.args)} were given"
+            )
         values = [self.typed(each, kind) for each, kind in zip(node.args, function.parameters, strict=True)]
         if function.result is None:
             self.builder.do(function.label, *values, about=function.about)
@@ -229,10 +235,14 @@ class Calls(Expressions):
         owner = self.operand(target.value)
         if isinstance(owner, Pointer):
             kind = owner.kind.__name__
-            raise self.error(target, "the target's memory is written by name", f"write_{kind}(address, value)")
+            raise self.error(
+                target, "the target's memory is written by name", f"write_{kind}(address, value)"
+            )
         table = self._table(target, owner)
         key = self._key(target, table)
-        self._inline_values(target, table, "native_set", [key, self.convert(self.typed(value, table.value), u64)])
+        self._inline_values(
+            target, table, "native_set", [key, self.convert(self.typed(value, table.value), u64)]
+        )
 
     def change_item(self, target: ast.Subscript, operator: ast.operator, value: ast.expr) -> None:
         """`map[key] += value`: one step that no other thread comes between."""
@@ -277,7 +287,9 @@ class Calls(Expressions):
             raise self.error(node, "emit takes a new event", "emit(Name(field=value, ...))")
         given = {keyword.arg: keyword.value for keyword in call.keywords}
         if call.args or given.keys() != kind.fields.keys():
-            raise self.error(call, f"{kind.label} has the fields {', '.join(kind.fields)}", "name each of them")
+            raise self.error(
+                call, f"{kind.label} has the fields {', '.join(kind.fields)}", "name each of them"
+            )
         values = [self.typed(given[name], field) for name, field in kind.fields.items()]
         self.builder.do("emit", *values, about=kind)
 

@@ -71,7 +71,9 @@ class Source:
         """Default values, by parameter; raises HandlerError for others than integers."""
         parameters = self.parameters()
         values = getattr(self.function, "__defaults__", None) or ()
-        found = dict(zip([each.arg for each in parameters[len(parameters) - len(values) :]], values, strict=True))
+        found = dict(
+            zip([each.arg for each in parameters[len(parameters) - len(values) :]], values, strict=True)
+        )
         for name, value in found.items():
             if not isinstance(value, int):
                 raise self.error(self.tree, f"the default value of `{name}` is not a number")

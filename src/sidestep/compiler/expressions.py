@@ -10,7 +10,17 @@ from sidestep.compiler.diagnostics import HandlerError, Source
 from sidestep.compiler.integers import Integer, i64, u64, wrap
 from sidestep.compiler.ir import Builder, Constant, Temporary, Type, Value
 from sidestep.compiler.registers import REGISTERS, register_of
-from sidestep.compiler.scope import Captured, Learned, Literal, Loose, Operand, Pointer, Scope, Special, is_module
+from sidestep.compiler.scope import (
+    Captured,
+    Learned,
+    Literal,
+    Loose,
+    Operand,
+    Pointer,
+    Scope,
+    Special,
+    is_module,
+)
 from sidestep.compiler.unsupported import EXPRESSIONS
 
 BINARY: dict[type[ast.operator], str] = {
@@ -131,7 +141,11 @@ class Expressions:
         for operand in (a, b):
             if isinstance(operand, Constant | Temporary):
                 kind = operand.type
-                if isinstance(a, Constant | Temporary) and isinstance(b, Constant | Temporary) and a.type is not b.type:
+                if (
+                    isinstance(a, Constant | Temporary)
+                    and isinstance(b, Constant | Temporary)
+                    and a.type is not b.type
+                ):
                     hint = f"convert one of them, as in {a.type.__name__}({ast.unparse(right)})"
                     raise self.error(node, f"{a.type.__name__} and {b.type.__name__} do not mix", hint)
                 return self.typed(left, kind, a), self.typed(right, kind, b), kind
@@ -291,7 +305,9 @@ class Expressions:
             return self.builder.make(bool, "xor", self.truth(node.operand), Constant(1, bool))
         found = self.value(node.operand)
         if isinstance(found, Literal):
-            return Literal({ast.USub: -found.value, ast.UAdd: found.value, ast.Invert: ~found.value}[type(node.op)])
+            return Literal(
+                {ast.USub: -found.value, ast.UAdd: found.value, ast.Invert: ~found.value}[type(node.op)]
+            )
         value = self.bare(found)
         if not issubclass(value.type, Integer):
             raise self.error(node, "truth values have no sign and no bits", "use `not`")
@@ -394,7 +410,10 @@ class Expressions:
         b = self.value(node.orelse)
         otherwise = self.builder.block
         x, y, kind = self._unified(node, node.body, a, node.orelse, b)
-        values = [self.typed(each, kind, v) if isinstance(v, Literal) else self.bare(v) for each, v in ((node.body, x), (node.orelse, y))]
+        values = [
+            self.typed(each, kind, v) if isinstance(v, Literal) else self.bare(v)
+            for each, v in ((node.body, x), (node.orelse, y))
+        ]
         result = self.hidden(kind)
         for block, value in zip((then, otherwise), values, strict=True):
             self.builder.at(block)

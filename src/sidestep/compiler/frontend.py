@@ -155,11 +155,18 @@ class _Frontend(Calls):
             raise self.error(target, f"`{target.id}` is the handler's own parameter", "use another name")
         if isinstance(found, Pointer):
             # A pointer is a name for an address; it cannot change, so it needs no local of its own type.
-            if target.id in self.scope.special or self.scope.prefix + target.id in self.builder.function.locals:
-                raise self.error(target, f"`{target.id}` would be two things", "use another name for the pointer")
+            if (
+                target.id in self.scope.special
+                or self.scope.prefix + target.id in self.builder.function.locals
+            ):
+                raise self.error(
+                    target, f"`{target.id}` would be two things", "use another name for the pointer"
+                )
             name = self.hidden(u64)
             self.builder.do("set_local", found.address, about=name)
-            self.scope.special[target.id] = Pointer(self.builder.make(u64, "get_local", about=name), found.kind)
+            self.scope.special[target.id] = Pointer(
+                self.builder.make(u64, "get_local", about=name), found.kind
+            )
             return
         if target.id in self.scope.special:
             raise self.error(target, f"`{target.id}` is a pointer", "use another name")
@@ -191,7 +198,9 @@ class _Frontend(Calls):
     def _set_register(self, target: ast.Attribute, value: ast.expr) -> None:
         owner = self.operand(target.value)
         if not isinstance(owner, Special) or owner.what != "regs":
-            raise self.error(target, f"`{ast.unparse(target)}` cannot be assigned to", "registers can: regs.ax = ...")
+            raise self.error(
+                target, f"`{ast.unparse(target)}` cannot be assigned to", "registers can: regs.ax = ..."
+            )
         register = register_of(target.attr)
         if register is None:
             raise self.error(target, f"there is no register `{target.attr}`")
@@ -239,7 +248,12 @@ class _Frontend(Calls):
         self._loop(statement, test, body, otherwise, done)
 
     def _loop(
-        self, statement: ast.While | ast.For, again: ir.Block, body: ir.Block, otherwise: ir.Block, done: ir.Block
+        self,
+        statement: ast.While | ast.For,
+        again: ir.Block,
+        body: ir.Block,
+        otherwise: ir.Block,
+        done: ir.Block,
     ) -> None:
         self.builder.at(body)
         self._loops.append((again, done))
@@ -294,7 +308,9 @@ class _Frontend(Calls):
         self._loop_range(statement, body, advance, otherwise, done)
         self.builder.at(advance)
         here = self.builder.make(kind, "get_local", about=upcoming)
-        left = self.builder.make(kind, "sub", b, here) if step > 0 else self.builder.make(kind, "sub", here, b)
+        left = (
+            self.builder.make(kind, "sub", b, here) if step > 0 else self.builder.make(kind, "sub", here, b)
+        )
         distance = self.unsigned(left)
         over = self.builder.make(bool, "le", distance, Constant(abs(step), distance.type))
         onwards = self.builder.new_block()
@@ -342,7 +358,9 @@ class _Frontend(Calls):
         if len(self._returns) == 1:
             self._return_of_handler(statement, done, result)
             return
-        if statement.value is None or (isinstance(statement.value, ast.Constant) and statement.value.value is None):
+        if statement.value is None or (
+            isinstance(statement.value, ast.Constant) and statement.value.value is None
+        ):
             self.returned(statement, None)
         else:
             self.returned(statement, self.value(statement.value))
@@ -356,7 +374,9 @@ class _Frontend(Calls):
         self._results.append(None)
         self._body(source.tree.body)
         if self.builder.open and self._results[-1] is not None:
-            raise source.error(source.tree, f"`{source.function.__name__}` returns nothing at its end", "return a value")
+            raise source.error(
+                source.tree, f"`{source.function.__name__}` returns nothing at its end", "return a value"
+            )
         self.builder.jump(done)
         self.builder.at(done)
         self._returns.pop()

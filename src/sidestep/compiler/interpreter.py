@@ -31,9 +31,20 @@ COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "gt": lambda a, b: a > b,
     "ge": lambda a, b: a >= b,
 }
-PLAIN = (
-    "now tid pid cpu random bit_length cell_add cell_max load store add_to exchange_if".split()
-)
+PLAIN = [
+    "now",
+    "tid",
+    "pid",
+    "cpu",
+    "random",
+    "bit_length",
+    "cell_add",
+    "cell_max",
+    "load",
+    "store",
+    "add_to",
+    "exchange_if",
+]
 """Operations that the machine (or `int`) has under the same name."""
 
 
@@ -115,7 +126,9 @@ class _Run:
             case "symbol":
                 return about.address
             case "emit":
-                event = about(**{n: kind(v) for (n, kind), v in zip(about.fields.items(), values, strict=True)})
+                event = about(
+                    **{n: kind(v) for (n, kind), v in zip(about.fields.items(), values, strict=True)}
+                )
                 self.machine.events.append(event)
             case _:
                 raise AssertionError(f"no operation {name}")

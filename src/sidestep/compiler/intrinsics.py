@@ -58,8 +58,10 @@ load = Intrinsic("load", (u64,), u64, lambda address: machine.current().load(add
 store = Intrinsic("store", (u64, u64), None, lambda address, n: machine.current().store(address, n))
 add = Intrinsic("add_to", (u64, u64), None, lambda address, n: machine.current().add_to(address, n))
 exchange_if = Intrinsic(
-    "exchange_if", (u64, u64, u64), u64, lambda address, old, new: machine.current().exchange_if(address, old, new)
+    "exchange_if",
+    (u64, u64, u64),
+    u64,
+    lambda address, old, new: machine.current().exchange_if(address, old, new),
 )
 bit_length = Intrinsic("bit_length", (u64,), u64, lambda value: int(value).bit_length())
 """The number of bits that a value needs: 0 for 0, 64 at most."""
-

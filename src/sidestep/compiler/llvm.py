@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 LENGTH = struct.Struct("<I")
 OK, REFUSED = b"\0", b"\1"
 # General registers only: the program's vector registers stay as they are.
-WITHOUT = "x87 mmx sse sse2 sse3 ssse3 sse4.1 sse4.2 avx avx2 avx512f".split()
+WITHOUT = ["x87", "mmx", "sse", "sse2", "sse3", "ssse3", "sse4.1", "sse4.2", "avx", "avx2", "avx512f"]
 TRIPLE = "x86_64-unknown-linux-gnu"
 
 
@@ -25,7 +25,9 @@ def _machine() -> Any:
     binding.initialize_native_asmparser()
     features = ",".join([*(f"-{each}" for each in WITHOUT), *_bit_counting(binding)])
     target = binding.Target.from_triple(TRIPLE)
-    return target.create_target_machine(cpu="x86-64", features=features, opt=2, reloc="static", codemodel="large")
+    return target.create_target_machine(
+        cpu="x86-64", features=features, opt=2, reloc="static", codemodel="large"
+    )
 
 
 def _bit_counting(binding: Any) -> list[str]:

@@ -16,7 +16,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sidestep.compiler.integers import INTEGERS, Integer
-from sidestep.compiler.ir import COMPARISONS, Branch, Constant, Fault, Function, Jump, Operation, Return, Type, Value
+from sidestep.compiler.ir import (
+    COMPARISONS,
+    Branch,
+    Constant,
+    Fault,
+    Function,
+    Jump,
+    Operation,
+    Return,
+    Type,
+    Value,
+)
 from sidestep.compiler.registers import ARGUMENTS
 from sidestep.events import layout
 
@@ -24,36 +35,36 @@ FACTS = ("tid", "pid", "cpu")
 FAULT = 2
 SIMPLE = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 
-SUPPORT = f"""
-define internal void @cell_add(ptr %block, i64 %cell, i64 %amount) alwaysinline nounwind {{
+SUPPORT = """
+define internal void @cell_add(ptr %block, i64 %cell, i64 %amount) alwaysinline nounwind {
   %scratch = ptrtoint ptr @scratch_block to i64
   %own = ptrtoint ptr %block to i64
   %none = icmp eq i64 %own, %scratch
   br i1 %none, label %locked, label %plain, !prof !0
 plain:
   %place = getelementptr i64, ptr %block, i64 %cell
-  call void asm sideeffect "addq $1, $0", "=*m,ri,*m,~{{flags}},~{{memory}}"(ptr elementtype(i64) %place, i64 %amount, ptr elementtype(i64) %place)
+  call void asm sideeffect "addq $1, $0", "=*m,ri,*m,~{flags},~{memory}"(ptr elementtype(i64) %place, i64 %amount, ptr elementtype(i64) %place)
   ret void
 locked:
   call preserve_mostcc void @cell_add_locked(i64 %cell, i64 %amount)
   ret void
-}}
+}
 
-define internal preserve_mostcc ptr @process_block() noinline nounwind {{
+define internal preserve_mostcc ptr @process_block() noinline nounwind {
   %known = load volatile ptr, ptr @process_page
   %any = icmp ne ptr %known, null
   %found = select i1 %any, ptr %known, ptr @shared_block
   ret ptr %found
-}}
+}
 
-define internal preserve_mostcc void @cell_add_locked(i64 %cell, i64 %amount) noinline nounwind {{
+define internal preserve_mostcc void @cell_add_locked(i64 %cell, i64 %amount) noinline nounwind {
   %block = call preserve_mostcc ptr @process_block()
   %place = getelementptr i64, ptr %block, i64 %cell
   %old = atomicrmw add ptr %place, i64 %amount seq_cst
   ret void
-}}
+}
 
-define internal void @cell_max(ptr %block, i64 %cell, i64 %value) alwaysinline nounwind {{
+define internal void @cell_max(ptr %block, i64 %cell, i64 %value) alwaysinline nounwind {
   %scratch = ptrtoint ptr @scratch_block to i64
   %own = ptrtoint ptr %block to i64
   %none = icmp eq i64 %own, %scratch
@@ -72,11 +83,11 @@ raise:
   br label %done
 done:
   ret void
-}}
+}
 
 declare i64 @llvm.ctlz.i64(i64, i1)
 declare i64 @llvm.readcyclecounter()
-!0 = !{{!"branch_weights", i32 1, i32 1000}}
+!0 = !{!"branch_weights", i32 1, i32 1000}
 """
 
 
@@ -129,7 +140,9 @@ class _Lowering:
             self.end(block.end)
         self.lines.append("}")
         declared = [f"@{name} = external global i8" for name in self.symbols]
-        fixed = [f"@{name} = external global i8" for name in ("scratch_block", "shared_block", "process_page")]
+        fixed = [
+            f"@{name} = external global i8" for name in ("scratch_block", "shared_block", "process_page")
+        ]
         text = "\n".join([*fixed, *declared, SUPPORT, *self.lines]) + "\n"
         returns = any(isinstance(block.end, Return) for block in self.function.blocks)
         return Lowered(text, self.slots, self.written, self.symbols, returns)
@@ -137,7 +150,9 @@ class _Lowering:
     def head(self) -> None:
         parameters = ", ".join(f"i64 %{name}" for name in ARGUMENTS)
         attributes = "nounwind noredzone noimplicitfloat"
-        self.lines.append(f"define preserve_mostcc i64 @handler({parameters}, ptr nest %frame) {attributes} {{")
+        self.lines.append(
+            f"define preserve_mostcc i64 @handler({parameters}, ptr nest %frame) {attributes} {{"
+        )
         self.lines.append("entry:")
         self.lines.append("  %block = load ptr, ptr %frame")
         for name, kind in self.function.locals.items():
@@ -173,7 +188,9 @@ class _Lowering:
 
     def value(self, value: Value) -> str:
         if isinstance(value, Constant):
-            return str(value.value) if issubclass(value.type, Integer) else ("true" if value.value else "false")
+            return (
+                str(value.value) if issubclass(value.type, Integer) else ("true" if value.value else "false")
+            )
         return f"%t{value.number}"
 
     def symbol(self, thing: object) -> str:

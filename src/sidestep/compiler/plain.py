@@ -28,7 +28,11 @@ def plain_python(source: Source, types: Mapping[str, Type], fuel: int) -> Callab
     free = function.__code__.co_freevars
     cells = {name: cell.cell_contents for name, cell in zip(free, function.__closure__ or (), strict=True)}
     arguments = ast.arguments(
-        posonlyargs=[], args=[ast.arg(name) for name in (*names, *cells)], kwonlyargs=[], kw_defaults=[], defaults=[]
+        posonlyargs=[],
+        args=[ast.arg(name) for name in (*names, *cells)],
+        kwonlyargs=[],
+        kw_defaults=[],
+        defaults=[],
     )
     returned = ast.Return(ast.Name(tree.name, ast.Load()))
     maker = ast.FunctionDef("__make", arguments, [tree, returned], [])

@@ -6,7 +6,19 @@ from typing import Final
 
 from sidestep.compiler.integers import u64
 
-REGISTERS: Final = ("ip", "sp", "flags", "ax", "bx", "cx", "dx", "si", "di", "bp", *(f"r{n}" for n in range(8, 16)))
+REGISTERS: Final = (
+    "ip",
+    "sp",
+    "flags",
+    "ax",
+    "bx",
+    "cx",
+    "dx",
+    "si",
+    "di",
+    "bp",
+    *(f"r{n}" for n in range(8, 16)),
+)
 ARGUMENTS: Final = ("di", "si", "dx", "cx", "r8", "r9")
 """The registers of the first integer arguments (System V ABI, 3.2.3)."""
 

@@ -44,6 +44,7 @@ class Counters:
         self._lost = shared[LOST_OFFSET : LOST_OFFSET + PROBE_CAPACITY * 8].cast("Q")
         self._fixed = threading.local()  # `blocks`: what `fixed_blocks` found, for the thread that is in it
         self._retired: dict[int, list[int]] = {}  # pid -> hits by probe index, of blocks that were taken back
+        self.maxima: set[int] = set()  # the indexes that hold maxima, not counts
         self._moves = 0  # odd while `retire` moves hits there
 
     def close(self) -> None:
@@ -117,6 +118,14 @@ class Counters:
             hits[entry.pid] += self._cells[block * PROBE_CAPACITY + index]
         return +hits
 
+    def largest(self, index: int) -> int:
+        """The largest value of a cell over all threads."""
+        return self._unmoved(lambda: self._largest(index))
+
+    def _largest(self, index: int) -> int:
+        kept = [cells[index] for cells in self._retired.values() if index < len(cells)]
+        return max([*kept, *(self._cells[block * PROBE_CAPACITY + index] for block, _ in self.blocks())], default=0)
+
     def lost(self, index: int) -> int:
         """Events of a probe that found their ring full."""
         return self._lost[index]
@@ -162,7 +171,11 @@ class Counters:
             cells = self._cells[start : start + count].tolist()
             kept = self._retired.get(pid, [])
             kept += [0] * (count - len(kept))
-            self._retired[pid] = list(map(add, kept, cells + [0] * (len(kept) - count)))
+            cells += [0] * (len(kept) - count)
+            merged = list(map(add, kept, cells))
+            for index in self.maxima:
+                merged[index] = max(kept[index], cells[index])
+            self._retired[pid] = merged
             self._cells[start : start + count] = memoryview(bytes(count * 8)).cast("Q")
             offset = block_offset(block)
             self._shared[offset + 8 : offset + 16] = bytes(8)

@@ -156,7 +156,9 @@ class Map:
     def sums(self) -> list[int]:
         """The cells' sums since the last reset."""
         now = self._storage.cell_sums(self.first_cell, self.cell_count)
-        return [value - before & (1 << 64) - 1 for value, before in zip(now, self._sums_at_reset, strict=True)]
+        return [
+            value - before & (1 << 64) - 1 for value, before in zip(now, self._sums_at_reset, strict=True)
+        ]
 
     def maximum(self, index: int) -> int:
         """The largest value of one cell."""

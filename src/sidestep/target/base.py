@@ -149,6 +149,16 @@ class Engine(Protocol):
         relocated there.
         """
 
+    def allocate(self, words: int) -> int:
+        """Memory for maps, all 0, that the target and the controller share; its address in the target."""
+
+    def words(self, address: int, count: int) -> memoryview:
+        """That memory, as unsigned words."""
+
+    def place_code(self, near: Range, emit: Callable[[Mapping[str, int]], bytes]) -> int:
+        """Put position-independent code into the target, which stays there until the end; its address.
+        `emit` gets the addresses of what such code may refer to, by name."""
+
     def apply(self, changes: Sequence[Change]) -> dict[int, Refusal]:
         """Make all changes in one stop, in forked children, too. A change that cannot be made leaves its
         stretch as it was: the refusals, by the index of the change."""

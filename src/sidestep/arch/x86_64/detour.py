@@ -23,14 +23,16 @@ from sidestep.arch.x86_64.counting import (
 )
 from sidestep.arch.x86_64.fetch import WORKING_REGISTERS, Resolve, fetched_registers
 from sidestep.arch.x86_64.frame import Emission, Frame, clobbered
+from sidestep.arch.x86_64.handlers import CLOBBERED, CallCompiler, NativeCall
 from sidestep.arch.x86_64.insn import Instruction
 from sidestep.arch.x86_64.liveness import SCRATCH_REGISTERS, Liveness
-from sidestep.arch.x86_64.recording import EventCompiler, Rings
+from sidestep.arch.x86_64.recording import CpuNumber, EventCompiler, Rings
 from sidestep.arch.x86_64.relocate import Point, Relocator
 from sidestep.arch.x86_64.runtime import Runtime
-from sidestep.arch.x86_64.shapes import LAHF, RESTORE_OVERFLOW, SAHF, SETO_AL, at
+from sidestep.arch.x86_64.shapes import LAHF, RESTORE_OVERFLOW, SAHF, SETO_AL, at, mov
 from sidestep.arch.x86_64.writer import Assembler
 from sidestep.errors import NO_SUCH_SYMBOL, ProbeError
+from sidestep.events import layout
 from sidestep.events.record import EventProgram
 from sidestep.spec import SymbolMemory
 
@@ -53,7 +55,10 @@ class Record:
     emit: bool = True
 
 
-Action = Count | Record
+Action = Count | Record | NativeCall
+
+
+_COUNTING = ("rax", "r11")
 
 
 def scratch(actions: Iterable[Action]) -> int:
@@ -80,6 +85,7 @@ class Surroundings:
     tid_offset: int | None = None
     rings: Rings | None = None
     resolve: Resolve = field(default=_no_variables)
+    cpu_number: CpuNumber = "lsl"
 
 
 class DetourBuffer(NamedTuple):
@@ -142,20 +148,37 @@ def _emit_actions(
         return
     frame = Frame(emission.assembler)
     programs = [action.program for action in actions if isinstance(action, Record)]
+    calls = [action for action in actions if isinstance(action, NativeCall)]
     fetched = frozenset[str]().union(*map(fetched_registers, programs))
-    saved = clobbered(WORKING_REGISTERS, live.registers, fetched)
-    frame.enter(saved, flags=live.flags, whole_flags="rflags" in fetched)
+    working = dict.fromkeys(WORKING_REGISTERS if programs else ())
+    working |= dict.fromkeys(CLOBBERED if calls else ())
+    working |= dict.fromkeys(register for call in calls for register in call.saved if register == "rcx")
+    saved = clobbered([*working], live.registers, fetched.union(*(call.saved for call in calls)))
+    whole_flags = "rflags" in fetched or any(call.uses_flags for call in calls)
+    frame.enter(saved, flags=live.flags, whole_flags=whole_flags)
     for action in actions:
         if isinstance(action, Count):
-            _count(emission, frame.depth, action.index, ("rax", "rcx"), surroundings)
+            _count(emission, frame.depth, action.index, _COUNTING, surroundings)
+        elif isinstance(action, NativeCall):
+            _emit_call(emission, frame, action, surroundings)
         else:
             _emit_record(emission, frame, action, surroundings)
     frame.leave()
 
 
+def _emit_call(emission: Emission, frame: Frame, call: NativeCall, surroundings: Surroundings) -> None:
+    _count(emission, frame.depth, call.hits, _COUNTING, surroundings)
+    if not surroundings.by_thread:
+        emission.assembler.emit(mov("rax", surroundings.runtime.counters(layout.SCRATCH_BLOCK)))
+    compiler = CallCompiler(
+        emission, frame, surroundings.runtime, call, surroundings.tid_offset, surroundings.cpu_number
+    )
+    compiler.call()
+
+
 def _emit_record(emission: Emission, frame: Frame, action: Record, surroundings: Surroundings) -> None:
     program, rings = action.program, surroundings.rings
-    _count(emission, frame.depth, program.index, ("rax", "rcx"), surroundings)
+    _count(emission, frame.depth, program.index, _COUNTING, surroundings)
     keeps_block = action.emit and surroundings.by_thread and rings is not None and rings.threads > 0
     if keeps_block:
         frame.push("rax")
@@ -172,7 +195,7 @@ def _emit_record(emission: Emission, frame: Frame, action: Record, surroundings:
     )
     compiler.enter()
     if program.matched_index is not None:
-        _count(emission, frame.depth, program.matched_index, ("rax", "rcx"), surroundings)
+        _count(emission, frame.depth, program.matched_index, _COUNTING, surroundings)
     if action.emit:
         compiler.record(at("rsp", frame.depth - block_depth) if keeps_block else None)
     compiler.leave()

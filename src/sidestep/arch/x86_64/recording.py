@@ -13,7 +13,7 @@ ring of the CPU that they are on, with a lock; which of them is only a matter of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from sidestep.arch.x86_64.condition import ConditionCompiler, KeptValues
 from sidestep.arch.x86_64.fetch import RECORD_POINTER, Fetcher, Resolve
@@ -41,18 +41,23 @@ from sidestep.arch.x86_64.shapes import (
     sub,
     xor,
 )
+from sidestep.arch.x86_64.writer import Assembler
 from sidestep.events import layout
 from sidestep.events.record import COMM_SIZE, EventProgram, Field
 from sidestep.spec import Immediate, StackSlot
 
 SYS_GETTID: Final = 186
-_BLOCK_SHIFT: Final = layout.COUNTER_BLOCK_SIZE.bit_length() - 1
-_RESERVATION_TRIES: Final = 32
-_CPU_MASK: Final = 0xFFF
+BLOCK_SHIFT: Final = layout.COUNTER_BLOCK_SIZE.bit_length() - 1
+RESERVATION_TRIES: Final = 32
+CPU_MASK: Final = 0xFFF
 _CPU_SEGMENT: Final = 0x7B  # its limit holds node << 12 | cpu, for user space to read
 _RDPID_RCX: Final = b"\xf3\x0f\xc7\xf9"
 _LSL_ECX_ECX: Final = b"\x0f\x03\xc9"
 _MULTIPLY_RCX: Final = b"\x48\x69\xc9"  # imul $imm32,%rcx,%rcx
+
+
+CpuNumber: TypeAlias = Literal["rdpid", "lsl"]
+"""By which instruction the processor tells the number of the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +71,35 @@ class Rings:
     address: int
     count: int
     size: int
-    cpu_number: Literal["rdpid", "lsl"] = "lsl"
+    cpu_number: CpuNumber = "lsl"
     threads: int = 0
     cpu_offset: int | None = None
+
+
+def load_tid(assembler: Assembler, tid_offset: int | None) -> None:
+    """eax = tid, from the thread block where it is known to be; clobbers rcx and r11."""
+    if tid_offset is not None:
+        assembler.emit(mov("eax", fs(tid_offset)))
+    else:
+        assembler.emit(mov("eax", SYS_GETTID))
+        assembler.raw(SYSCALL)
+
+
+def load_cpu(assembler: Assembler, cpu_number: CpuNumber) -> None:
+    """ecx = number of the CPU, with other things above its lowest 12 bits."""
+    if cpu_number == "rdpid":
+        assembler.raw(_RDPID_RCX)
+    else:
+        assembler.emit(mov("ecx", _CPU_SEGMENT))
+        assembler.raw(_LSL_ECX_ECX)
+
+
+def point_to_ring(assembler: Assembler, rings: Rings, first: int) -> None:
+    """rcx = ring number `first` + rcx; clobbers rax."""
+    stride = layout.ring_stride(rings.size)
+    assembler.raw(_MULTIPLY_RCX + stride.to_bytes(4, "little"))
+    assembler.emit(mov("rax", rings.address + first * stride))
+    assembler.emit(add("rcx", "rax"))
 
 
 class EventCompiler:
@@ -134,17 +165,9 @@ class EventCompiler:
         self._assembler.label(self._rejected)
         self._kept.leave()
 
-    def _load_tid(self) -> None:
-        """eax = tid; clobbers rcx and r11."""
-        if self._tid_offset is not None:
-            self._assembler.emit(mov("eax", fs(self._tid_offset)))
-        else:
-            self._assembler.emit(mov("eax", SYS_GETTID))
-            self._assembler.raw(SYSCALL)
-
     def _filter_tid(self, tids: frozenset[int]) -> None:
         passed = self._emission.new_label()
-        self._load_tid()
+        load_tid(self._assembler, self._tid_offset)
         for tid in sorted(tids):
             self._assembler.emit(cmp("eax", tid))
             self._assembler.jump_if("e", passed)
@@ -171,30 +194,15 @@ class EventCompiler:
         self._assembler.jump(self._rejected)
         self._assembler.label(passed)
 
-    def _load_cpu(self, rings: Rings) -> None:
-        """ecx = number of the CPU, with other things above its lowest 12 bits."""
-        if rings.cpu_number == "rdpid":
-            self._assembler.raw(_RDPID_RCX)
-        else:
-            self._assembler.emit(mov("ecx", _CPU_SEGMENT))
-            self._assembler.raw(_LSL_ECX_ECX)
-
     def _choose_cpu_ring(self, rings: Rings) -> None:
         """rcx = the ring of this CPU; the first ring for a CPU that was not thought possible."""
         emit = self._assembler.emit
-        self._load_cpu(rings)
+        load_cpu(self._assembler, rings.cpu_number)
         emit(xor("edx", "edx"))
-        emit(and_("ecx", _CPU_MASK))
+        emit(and_("ecx", CPU_MASK))
         emit(cmp("ecx", rings.count))
         emit(cmov("ae", "ecx", "edx"))
-        self._point_to_ring(rings, 0)
-
-    def _point_to_ring(self, rings: Rings, first: int) -> None:
-        """rcx = ring number `first` + rcx."""
-        stride = layout.ring_stride(rings.size)
-        self._assembler.raw(_MULTIPLY_RCX + stride.to_bytes(4, "little"))
-        self._assembler.emit(mov("rax", rings.address + first * stride))
-        self._assembler.emit(add("rcx", "rax"))
+        point_to_ring(self._assembler, rings, 0)
 
     def _reserve_by_thread(self, rings: Rings, block: Memory) -> None:
         """Reserves in the ring that goes with the thread's block; where there is none, in the CPU's."""
@@ -203,10 +211,10 @@ class EventCompiler:
         emit(mov("rcx", block))
         emit(mov("rax", self._runtime.counters(layout.FIRST_FREE_BLOCK)))
         emit(sub("rcx", "rax"))
-        emit(shr("rcx", _BLOCK_SHIFT))
+        emit(shr("rcx", BLOCK_SHIFT))
         emit(cmp("rcx", rings.threads))
         assembler.jump_if("ae", shared)
-        self._point_to_ring(rings, rings.count)
+        point_to_ring(self._assembler, rings, rings.count)
         self._reserve(rings, lock=False)
         assembler.label(reserved)
 
@@ -222,7 +230,7 @@ class EventCompiler:
         """The record pointer = a span of zeros in the ring at rcx. Or counts a lost event and leaves."""
         assembler, emit = self._assembler, self._assembler.emit
         retry, again, full = (self._emission.new_label() for _ in range(3))
-        emit(mov("r11d", _RESERVATION_TRIES))
+        emit(mov("r11d", RESERVATION_TRIES))
         emit(mov("rax", at("rcx", layout.RING_HEAD_OFFSET)))
         assembler.label(retry)
         emit(lea("rdx", at("rax", self._format.size)))
@@ -254,12 +262,12 @@ class EventCompiler:
         emit(shl("rdx", 32))
         emit(or_("rax", "rdx"))
         emit(mov(at(RECORD_POINTER, 8), "rax"))
-        self._load_tid()
+        load_tid(self._assembler, self._tid_offset)
         emit(mov(at(RECORD_POINTER, 16), "eax"))
         if self._by_thread and rings.cpu_offset is not None:
             emit(mov("ecx", fs(rings.cpu_offset)))
         else:
-            self._load_cpu(rings)
+            load_cpu(self._assembler, rings.cpu_number)
         emit(shl("ecx", layout.RECORD_CPU_SHIFT))
         emit(mov("rax", rip(self._runtime.process_page_pointer)))
         emit(or_("ecx", at("rax", layout.PROCESS_PID_OFFSET)))

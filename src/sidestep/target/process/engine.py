@@ -9,15 +9,14 @@ import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 from sidestep import errors
-from sidestep.address import Range
+from sidestep.address import PAGE, Range
 from sidestep.arch.x86_64.detour import Action, DetourBuffer, Surroundings, emit_buffer
 from sidestep.arch.x86_64.fetch import Resolve
 from sidestep.arch.x86_64.insn import Instruction
 from sidestep.arch.x86_64.liveness import Liveness
-from sidestep.arch.x86_64.recording import Rings
+from sidestep.arch.x86_64.recording import CpuNumber, Rings
 from sidestep.arch.x86_64.runtime import Runtime
 from sidestep.errors import ProbeError, Refusal, TargetError
 from sidestep.events import layout
@@ -32,6 +31,7 @@ from sidestep.target.process.areas import (
     unmap,
 )
 from sidestep.target.process.family import Family
+from sidestep.target.process.natives import Natives, runtime_symbols
 from sidestep.target.process.poke import TextChange, addresses_in_use, follow, in_flight, take_out
 from sidestep.target.process.process import Process, Window
 from sidestep.target.process.space import CodeSpace
@@ -73,6 +73,7 @@ class InlineEngine:
 
         self.shared, self._facts = process.in_window(begin)
         self._family = Family(process, self.shared.inode)
+        self._natives = Natives(process, self.space)
 
     def _rseq_offset(self) -> int | None:
         """Where the C library says the rseq area of each thread is, from its fs base; None if it says
@@ -121,9 +122,9 @@ class InlineEngine:
         return known
 
     def _look_around(self, arena: CodeArena) -> Surroundings:
+        how: CpuNumber = "rdpid" if has_rdpid() else "lsl"
         rings = None
         if self._rings is not None:
-            how: Literal["rdpid", "lsl"] = "rdpid" if has_rdpid() else "lsl"
             rings = Rings(
                 self._rings.address,
                 cpu_count(),
@@ -138,7 +139,29 @@ class InlineEngine:
             tid_offset=self._facts.tid_offset,
             rings=rings,
             resolve=self._resolve_variable,
+            cpu_number=how,
         )
+
+    # Native handlers
+
+    def allocate(self, words: int) -> int:
+        """See base.Engine."""
+        return self._natives.allocate(words)
+
+    def words(self, address: int, count: int) -> memoryview:
+        """See base.Engine."""
+        return self._natives.words(address, count)
+
+    def place_code(self, near: Range, emit: Callable[[Mapping[str, int]], bytes]) -> int:
+        """See base.Engine."""
+        arena = self.space.reserve(near, 2 * PAGE)
+        around = self._surroundings(arena)
+        symbols = dict(runtime_symbols(around.runtime))
+        if around.rings is not None:
+            symbols["reserve"] = self._natives.reserve(
+                near, around.runtime, around.rings, self._facts.tid_offset
+            )
+        return self._natives.place(near, lambda _: emit(symbols))
 
     @property
     def alive(self) -> bool:
@@ -339,7 +362,8 @@ class InlineEngine:
         """Take everything out of every process that has our memory. What could not be removed is returned, in
         sentences; `sidestep clean` can remove it later."""
         # The shared area goes last: it says where the others are, should we be killed in between.
-        spans = [*self.space.spans, *([self._rings.span] if self._rings else []), self.shared.span]
+        rings = [self._rings.span] if self._rings else []
+        spans = [*self.space.spans, *self._natives.spans, *rings, self.shared.span]
         detours = [*detours, *self._stale]
 
         def leave(window: Window) -> bool:
@@ -358,6 +382,7 @@ class InlineEngine:
     def close(self) -> None:
         """Let go of the controller's side."""
         self.shared.close()
+        self._natives.close()
         if self._rings is not None:
             self._rings.close()
 

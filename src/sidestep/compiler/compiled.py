@@ -1,0 +1,78 @@
+"""From a handler's representation to machine code, kept on disk from one run to the next."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from sidestep import errors, private_files
+from sidestep.compiler.helper import HELPER
+from sidestep.compiler.ir import Function
+from sidestep.compiler.lower import Lowered, lower
+from sidestep.compiler.objects import Code, ObjectError, Reference, read_object
+from sidestep.errors import ProbeError
+
+KIND = "handlers"
+LARGEST_CODE = 16 << 10
+MAGIC = b"SDSTNAT1"
+_HEAD = struct.Struct("<8s32sIII")
+_REFERENCE = struct.Struct("<Iq32s")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A handler's machine code, and what its frame and its references stand for."""
+
+    lowered: Lowered
+    code: Code
+
+
+def compile_native(function: Function) -> Compiled:
+    """Raises ProbeError: COMPILER_FAILED, or HANDLER_TOO_LARGE."""
+    lowered = lower(function)
+    key = hashlib.sha256(f"{_versions()}\0{lowered.text}".encode()).digest()
+    code = _kept(key)
+    if code is None:
+        try:
+            code = read_object(HELPER.compile(lowered.text))
+        except ObjectError as error:
+            detail = f"{error} (an internal error)"
+            raise ProbeError(function.name, errors.COMPILER_FAILED, detail) from error
+        _keep(key, code)
+    if len(code.code) > LARGEST_CODE:
+        detail = f"{len(code.code)} bytes of code, {LARGEST_CODE} at most"
+        raise ProbeError(function.name, errors.HANDLER_TOO_LARGE, detail)
+    return Compiled(lowered, code)
+
+
+@cache
+def _versions() -> str:
+    """What machine code depends on beside its text: LLVM, and the processor."""
+    with Path("/proc/cpuinfo").open() as lines:
+        processor = [line for line in lines if line.startswith(("model name", "flags"))][:2]
+    try:
+        return f"{metadata.version('llvmlite')}\0{processor}"
+    except metadata.PackageNotFoundError as error:
+        raise ProbeError("native handler", errors.NO_COMPILER) from error
+
+
+def _kept(key: bytes) -> Code | None:
+    raw = private_files.load(KIND, key.hex())
+    if raw is None or len(raw) < _HEAD.size:
+        return None
+    magic, stored, entry, size, count = _HEAD.unpack_from(raw)
+    if magic != MAGIC or stored != key or len(raw) != _HEAD.size + size + count * _REFERENCE.size:
+        return None
+    found = _REFERENCE.iter_unpack(raw[_HEAD.size + size :])
+    references = [Reference(offset, name.rstrip(b"\0").decode(), addend) for offset, addend, name in found]
+    return Code(raw[_HEAD.size : _HEAD.size + size], entry, tuple(references))
+
+
+def _keep(key: bytes, code: Code) -> None:
+    head = _HEAD.pack(MAGIC, key, code.entry, len(code.code), len(code.references))
+    references = [_REFERENCE.pack(each.offset, each.addend, each.symbol.encode()) for each in code.references]
+    private_files.store(KIND, key.hex(), b"".join([head, code.code, *references]))

@@ -1,0 +1,151 @@
+"""Native handlers in one session: their code, the memory of their maps, the indexes of their events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from sidestep.address import Range
+from sidestep.arch.x86_64.handlers import NativeCall
+from sidestep.compiler.compiled import compile_native
+from sidestep.compiler.event import Event
+from sidestep.compiler.integers import Integer
+from sidestep.compiler.native import NativeFunction
+from sidestep.events.clock import Clock
+from sidestep.events.counters import Counters
+from sidestep.events.record import EventProgram
+from sidestep.handlers.base import Map, Symbol
+from sidestep.spec import FetchArgument, FetchType, Immediate
+from sidestep.target.base import Engine
+
+CLOCK_SHIFT = 32
+
+
+class Storage:
+    """A session's memory for maps (handlers.base.Storage)."""
+
+    def __init__(self, engine: Engine, counters: Counters) -> None:
+        self._engine, self._counters = engine, counters
+
+    def cell_sums(self, first: int, count: int) -> list[int]:
+        return self._counters.totals(first + count)[first:] if count else []
+
+    def cell_maxima(self, first: int, count: int) -> list[int]:
+        return [self._counters.largest(index) for index in range(first, first + count)]
+
+    def clear_maxima(self, first: int, count: int) -> None:
+        for index in range(first, first + count):
+            self._counters.clear(index)
+
+    def words(self, address: int, count: int) -> Sequence[int]:
+        with self._engine.words(address, count) as words:
+            return words.tolist()
+
+    def set_word(self, address: int, value: int) -> None:
+        with self._engine.words(address, 1) as words:
+            words[0] = value
+
+
+class _Placed(Protocol):
+    def __call__(self, hits: int, faults: int, address: int) -> NativeCall: ...
+
+
+class Handlers:
+    """Puts handlers into the target, each once. `take_indexes` gives so many counters in a row; `add_event`
+    is told of each event class before anything can emit it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        counters: Counters,
+        take_indexes: Callable[[int], int],
+        add_event: Callable[[EventProgram], None],
+    ) -> None:
+        self._engine, self._counters = engine, counters
+        self._take_indexes, self._add_event = take_indexes, add_event
+        self._storage = Storage(engine, counters)
+        self._placed: dict[NativeFunction, _Placed] = {}
+        self._maps: list[Map] = []
+        self._events: dict[type[Event], int] = {}
+        self._clock: Mapping[str, int] | None = None
+
+    def call(self, handler: NativeFunction, near: Range, hits: int, faults: int, address: int) -> NativeCall:
+        """What a detour buffer does for a probe with this handler. Raises ProbeError."""
+        placed = self._placed.get(handler)
+        if placed is None:
+            placed = self._placed[handler] = self._place(handler, near)
+        return placed(hits, faults, address)
+
+    def _place(self, handler: NativeFunction, near: Range) -> _Placed:
+        compiled = compile_native(handler.representation)
+        lowered = compiled.lowered
+        values = {name: self._value(thing) for name, thing in lowered.symbols.items() if thing not in RUNTIME}
+
+        def emit(runtime: Mapping[str, int]) -> bytes:
+            named = {name: runtime[str(thing)] for name, thing in lowered.symbols.items() if thing in RUNTIME}
+            return compiled.code.placed({**runtime, **values, **named})
+
+        code = self._engine.place_code(near, emit) + compiled.code.entry
+        slots, written, leaves = lowered.slots, lowered.written, lowered.returns and "ip" in lowered.written
+
+        def make(hits: int, faults: int, address: int) -> NativeCall:
+            return NativeCall(hits, faults, code, slots, written, leaves, address)
+
+        return make
+
+    def _value(self, thing: object) -> int:
+        """The address, or number, that a symbol stands for."""
+        if isinstance(thing, Symbol):
+            self._attach(thing.owner)
+            return thing.address
+        if isinstance(thing, type) and issubclass(thing, Event):
+            return self._event(thing)
+        if self._clock is None:
+            self._clock = _clock_numbers()
+        return self._clock[str(thing)]
+
+    def _attach(self, owner: Map) -> None:
+        if owner.is_of(self):
+            return
+        first = self._take_indexes(owner.cell_count) if owner.cell_count else 0
+        address = self._engine.allocate(owner.word_count) if owner.word_count else 0
+        owner.attach(self, self._storage, first, address)
+        self._counters.maxima.update(first + index for index in owner.maxima)
+        self._maps.append(owner)
+
+    def _event(self, kind: type[Event]) -> int:
+        index = self._events.get(kind)
+        if index is None:
+            index = self._events[kind] = self._take_indexes(1)
+            arguments = tuple(
+                FetchArgument(name, Immediate(0), _fetch_type(field)) for name, field in kind.fields.items()
+            )
+            self._add_event(EventProgram(index, kind.label, kind.label, arguments))
+        return index
+
+    def lost(self, kind: type[Event]) -> int:
+        """Events of a class that found their ring full."""
+        index = self._events.get(kind)
+        return 0 if index is None else self._counters.lost(index)
+
+    def release(self) -> None:
+        """The session is over: maps keep what they have."""
+        for owner in self._maps:
+            owner.release()
+
+
+RUNTIME = ("read_word", "reserve")
+
+
+def _fetch_type(kind: type[Integer]) -> FetchType:
+    return FetchType("s" if kind.signed else "u", kind.bits)
+
+
+def _clock_numbers() -> Mapping[str, int]:
+    """`start` + (cycles - `base`) * `scale` >> 32 is CLOCK_MONOTONIC in nanoseconds."""
+    tsc, seconds, factor = Clock().line
+    return {
+        "clock_base": tsc,
+        "clock_start": round(seconds * 1e9),
+        "clock_scale": round(factor * 1e9 * (1 << CLOCK_SHIFT)),
+    }
