@@ -45,12 +45,21 @@ class Record:
         return self.spec.condition is not None or self.tid is not None or self.comm is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A native handler (compiler.native.NativeFunction) that runs in the target at each hit."""
+
+    handler: Any
+    event: str | None = None
+
+
 class Live(Protocol):
     """What a session tells about a probe that is registered in it."""
 
     def hits_by_pid(self) -> dict[int, int]: ...
     def lost(self) -> int: ...
     def matched(self) -> int: ...
+    def faults(self) -> int: ...
 
 
 class Kprobe:
@@ -72,7 +81,7 @@ class Kprobe:
         pre_handler: Handler | None = None,
         post_handler: Handler | None = None,
         disabled: bool = False,
-        action: Count | Record | None = None,
+        action: Count | Record | Native | None = None,
     ) -> None:
         if (where is None) + (symbol_name is None) + (addr is None) != 2:
             raise ValueError("a probe needs exactly one of where, symbol_name and addr")
@@ -80,13 +89,20 @@ class Kprobe:
             raise ValueError("offset and module go with symbol_name, not with addr")
         if where is not None and (offset or module is not None):
             raise ValueError("write the offset and the module into where: MODULE:SYMBOL+OFFSET")
-        if pre_handler is not None or post_handler is not None:
-            raise ProbeError("kprobe", errors.NOT_SUPPORTED, "handlers; this version counts and records")
+        if post_handler is not None:
+            raise ProbeError("kprobe", errors.NOT_SUPPORTED, "post_handler; this version has pre_handler")
+        if pre_handler is not None:
+            if action is not None:
+                raise ValueError("a probe has an action or a pre_handler, not both")
+            if not hasattr(pre_handler, "native_source"):
+                detail = "handlers in Python; decorate it with @sidestep.native"
+                raise ProbeError("kprobe", errors.NOT_SUPPORTED, detail)
+            action = Native(pre_handler)
         if symbol_name is not None:
             where = Where(module, symbol_name, offset)
         self.where: Where | None = parse_where(where) if isinstance(where, str) else where
         self.requested_address = addr
-        self.action: Count | Record = action or Count()
+        self.action: Count | Record | Native = action or Count()
         self.disabled = disabled
         self.registered = False
         self.gone = False
@@ -98,7 +114,7 @@ class Kprobe:
         self.why: str | None = None
         self.note: str | None = None
         self._live: Live | None = None
-        self._final: tuple[dict[int, int], int, int] = ({}, 0, 0)
+        self._final: tuple[dict[int, int], int, int, int] = ({}, 0, 0, 0)
 
     @property
     def name(self) -> str:
@@ -131,6 +147,11 @@ class Kprobe:
         return self._live.matched() if self._live else self._final[2]
 
     @property
+    def faults(self) -> int:
+        """Runs of the native handler that ended early: a bad address, a failed assertion, no fuel left."""
+        return self._live.faults() if self._live else self._final[3]
+
+    @property
     def nmissed(self) -> int:
         """Hits whose handlers did not run. Counting and recording run at every hit: always 0."""
         return 0
@@ -146,7 +167,7 @@ class Kprobe:
     def _release(self) -> None:
         """Keep the final figures; the session is done with the probe."""
         if self._live is not None:
-            self._final = (self.hits_by_pid, self.lost, self.matched)
+            self._final = (self.hits_by_pid, self.lost, self.matched, self.faults)
         self._live, self.registered = None, False
 
     def __repr__(self) -> str:

@@ -16,7 +16,7 @@ from sidestep.kprobes.manager import KprobeManager, Progress, Refused, Request
 from sidestep.kprobes.places import Places
 from sidestep.kprobes.registry import Registry
 from sidestep.kprobes.stream import EventStream
-from sidestep.probes import Count, Kprobe, Record
+from sidestep.probes import Count, Kprobe, Native, Record
 from sidestep.safety.region import Placement
 from sidestep.spec import ProbeSpec, parse, parse_where
 from sidestep.symbols.link_map import is_loaded
@@ -161,6 +161,8 @@ class Target:
 
     def register_kprobes(self, probes: Sequence[Kprobe]) -> None:
         """Register a batch, all or nothing."""
+        if any(isinstance(probe.action, Native) and probe.action.handler.emits for probe in probes):
+            self._open_stream()
         self._prepared().register([Request(probe) for probe in probes])
 
     def unregister_kprobe(self, probe: Kprobe) -> None:

@@ -43,7 +43,7 @@ class Helper:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            command = [sys.executable, "-m", "sidestep.compiler.llvm"]
+            command = [sys.executable, "-c", "from sidestep.compiler.llvm import main; main()"]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
             )

@@ -1,6 +1,6 @@
 """LLVM, in a process of its own: it ends the process on some errors, and costs memory.
 
-`python -m sidestep.compiler.llvm` reads requests (u32 length, text) on its standard input and answers with
+It reads requests (u32 length, text) on its standard input and answers with
 (u32 length, status byte, object file or message) on its standard output.
 """
 
@@ -62,5 +62,6 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         answers.flush()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """What the compiler's process runs."""
     serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -39,6 +39,11 @@ class NativeFunction:
     def is_handler(self) -> bool:
         return [each.arg for each in self.native_source.parameters()][1:2] == ["regs"]
 
+    @property
+    def emits(self) -> bool:
+        """Whether it emits events."""
+        return any(operation.name == "emit" for operation in self.representation.operations())
+
     @cached_property
     def representation(self) -> Function:
         """What is compiled. Raises HandlerError."""

@@ -20,7 +20,8 @@ class ObjectError(ValueError):
 
 
 class Reference(NamedTuple):
-    """Eight bytes of the code that are a symbol's address plus `addend`."""
+    """Eight bytes of the code that are a symbol's address plus `addend`; of the code's own start if `symbol`
+    is empty."""
 
     offset: int
     symbol: str
@@ -34,11 +35,11 @@ class Code(NamedTuple):
     entry: int
     references: tuple[Reference, ...]
 
-    def placed(self, symbols: Mapping[str, int]) -> bytes:
-        """The code with all addresses filled in."""
+    def placed(self, address: int, symbols: Mapping[str, int]) -> bytes:
+        """The code for an address, with all addresses filled in."""
         code = bytearray(self.code)
         for offset, symbol, addend in self.references:
-            value = symbols[symbol] + addend & (1 << 64) - 1
+            value = (symbols[symbol] if symbol else address) + addend & (1 << 64) - 1
             code[offset : offset + 8] = value.to_bytes(8, "little")
         return bytes(code)
 
@@ -88,10 +89,11 @@ def _read(data: bytes, entry: str) -> Code:
         if section.type == SHT_RELA and section.info == text[0]:
             for at in range(section.offset, section.offset + section.size, RELOCATION.size):
                 place, info, addend = RELOCATION.unpack_from(data, at)
-                symbol, where, _ = name(info >> 32)
-                if info & 0xFFFFFFFF != R_X86_64_64 or where != 0:
+                symbol, where, value = name(info >> 32)
+                if info & 0xFFFFFFFF != R_X86_64_64 or where not in (0, text[0]):
                     raise ObjectError(f"a reference of type {info & 0xFFFFFFFF} to {symbol or 'a section'}")
-                references.append(Reference(place, symbol, addend))
+                own = where == text[0]
+                references.append(Reference(place, "" if own else symbol, addend + value if own else addend))
     entries = [name(i) for i in range(symbols.size // SYMBOL.size)]
     (start,) = (value for label, where, value in entries if label == entry and where == text[0])
     return Code(data[code.offset : code.offset + code.size], start, tuple(references))

@@ -124,7 +124,9 @@ class Counters:
 
     def _largest(self, index: int) -> int:
         kept = [cells[index] for cells in self._retired.values() if index < len(cells)]
-        return max([*kept, *(self._cells[block * PROBE_CAPACITY + index] for block, _ in self.blocks())], default=0)
+        return max(
+            [*kept, *(self._cells[block * PROBE_CAPACITY + index] for block, _ in self.blocks())], default=0
+        )
 
     def lost(self, index: int) -> int:
         """Events of a probe that found their ring full."""

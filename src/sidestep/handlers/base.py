@@ -111,6 +111,7 @@ class Map:
 
     native_methods: ClassVar[tuple[str, ...]] = ()
     native_symbols: ClassVar[tuple[str, ...]] = ("cells", "base")
+    maxima: ClassVar[tuple[int, ...]] = ()  # the cells that hold maxima
 
     def __init__(self, cell_count: int = 0, word_count: int = 0) -> None:
         self.cell_count, self.word_count = cell_count, word_count

@@ -225,7 +225,6 @@ class PerThread(Map):
     def __init__(self, capacity: int = 1024, value: type[Integer] = u64) -> None:
         self.table = Hash(capacity, u32, value)
         super().__init__()
-        self.parts = (self.table,)
 
     def get(self) -> u64:
         """The thread's number."""
@@ -254,6 +253,7 @@ class Stats(Map):
     """Count, sum, least, greatest and mean of the values that are added."""
 
     native_methods = ("add",)
+    maxima = (2, 3)
 
     def __init__(self) -> None:
         super().__init__(cell_count=4)

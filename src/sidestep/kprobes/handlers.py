@@ -81,9 +81,9 @@ class Handlers:
         lowered = compiled.lowered
         values = {name: self._value(thing) for name, thing in lowered.symbols.items() if thing not in RUNTIME}
 
-        def emit(runtime: Mapping[str, int]) -> bytes:
+        def emit(address: int, runtime: Mapping[str, int]) -> bytes:
             named = {name: runtime[str(thing)] for name, thing in lowered.symbols.items() if thing in RUNTIME}
-            return compiled.code.placed({**runtime, **values, **named})
+            return compiled.code.placed(address, {**runtime, **values, **named})
 
         code = self._engine.place_code(near, emit) + compiled.code.entry
         slots, written, leaves = lowered.slots, lowered.written, lowered.returns and "ip" in lowered.written

@@ -8,17 +8,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from sidestep import collector, errors
 from sidestep.address import Range
 from sidestep.arch.x86_64 import detour
+from sidestep.arch.x86_64.handlers import NativeCall
 from sidestep.errors import ProbeError, Refusal, TargetError
 from sidestep.events import layout
 from sidestep.events.counters import Counters
 from sidestep.events.record import EventProgram
+from sidestep.kprobes.handlers import Handlers
 from sidestep.kprobes.places import Places
 from sidestep.kprobes.registry import Placed, Plan, Registry
-from sidestep.probes import Kprobe, Record
+from sidestep.probes import Kprobe, Native, Record
 from sidestep.safety.region import Placement
 from sidestep.symbols.resolve import Location
 from sidestep.target.base import Change, Detour, Engine, Label
@@ -64,6 +67,7 @@ class KprobeManager:
         self._keeper = threading.Thread(target=self._keep, name="sidestep-keeper", daemon=True)
         self._keeper.start()
         self._next_index = 0
+        self.handlers = Handlers(engine, self.counters, self._take_indexes, self._announce)
         self._free_indexes: list[int] = []
 
     # Registration
@@ -127,20 +131,35 @@ class KprobeManager:
         if isinstance(verdict, Refusal):
             raise ProbeError(f"{location.symbol}+{location.offset:#x}", verdict.reason, verdict.detail)
         recorded = probe.action if isinstance(probe.action, Record) else None
+        native = probe.action if isinstance(probe.action, Native) else None
         action: detour.Action
-        with self._taken_indexes(2 if recorded is not None and recorded.filtered else 1) as indexes:
-            index, matched = indexes[0], indexes[1] if len(indexes) > 1 else None
-            if recorded is None:
-                action = detour.Count(index)
-            else:
-                program = self._program(recorded, index, matched, location, verdict)
+        two = native is not None or (recorded is not None and recorded.filtered)
+        with self._taken_indexes(2 if two else 1) as indexes:
+            index, second = indexes[0], indexes[1] if two else None
+            if native is not None:
+                assert second is not None
+                action = self._native_call(native.handler, index, second, location, verdict)
+            elif recorded is not None:
+                program = self._program(recorded, index, second, location, verdict)
                 if recorded.emit:
                     self.on_event_added(program)
                 action = detour.Record(program, recorded.emit)
+            else:
+                action = detour.Count(index)
         probe.addr, probe.symbol, probe.offset = verdict.address, location.symbol, location.offset
         probe.module = location.module.name
         probe.method, probe.why, probe.note = verdict.tactic, "; ".join(verdict.notes) or None, location.note
-        return Placed(probe, index, location, verdict, action, matched)
+        return Placed(probe, index, location, verdict, action, second)
+
+    def _native_call(
+        self, handler: Any, index: int, faults: int, location: Location, placement: Placement
+    ) -> NativeCall:
+        near = self.places.span(location.module)
+        call = self.handlers.call(handler, near, index, faults, placement.address)
+        if call.leaves and not self.places.is_entry(location, placement):
+            detail = "a handler that returns true, elsewhere than at a function's entry"
+            raise ProbeError(location.symbol, errors.NOT_SUPPORTED, detail)
+        return call
 
     def _program(
         self, action: Record, index: int, matched: int | None, location: Location, placement: Placement
@@ -172,13 +191,18 @@ class KprobeManager:
             self._free_indexes += reversed(taken)
             raise
 
+    def _announce(self, program: EventProgram) -> None:
+        self.on_event_added(program)
+
     def _take_index(self) -> int:
-        if self._free_indexes:
-            return self._free_indexes.pop()
-        if self._next_index == layout.PROBE_CAPACITY:
+        return self._free_indexes.pop() if self._free_indexes else self._take_indexes(1)
+
+    def _take_indexes(self, count: int) -> int:
+        """The first of so many counters in a row."""
+        if self._next_index + count > layout.PROBE_CAPACITY:
             raise ProbeError("kprobe", errors.TOO_MANY_PROBES, f"{layout.PROBE_CAPACITY} counters")
-        self._next_index += 1
-        return self._next_index - 1
+        self._next_index += count
+        return self._next_index - count
 
     def _arm(self, added: list[Placed], partly: bool, progress: Progress | None) -> list[Refused]:
         """Arm what was added; what the stop refuses is tried again a few times, then raised or left out."""
@@ -313,7 +337,10 @@ class KprobeManager:
 
     def _free(self, removed: Sequence[Placed]) -> None:
         indexes = [
-            index for placed in removed for index in (placed.index, placed.matched_index) if index is not None
+            index
+            for placed in removed
+            for index in (placed.index, placed.second_index)
+            if index is not None
         ]
         with self.counters.fixed_blocks():
             for index in indexes:
@@ -369,6 +396,7 @@ class KprobeManager:
         if self._keeper_failure is not None:
             problems.append(f"counters of ended processes were not given to others: {self._keeper_failure!r}")
         self._release(list(self.registry))
+        self.handlers.release()
         self.registry.clear()
         return problems
 
@@ -414,8 +442,12 @@ class Figures:
     def lost(self) -> int:
         return self.counters.lost(self.placed.index)
 
+    def faults(self) -> int:
+        index = self.placed.second_index if isinstance(self.placed.probe.action, Native) else None
+        return 0 if index is None else self.counters.total(index)
+
     def matched(self) -> int:
-        index = self.placed.matched_index
+        index = self.placed.second_index if isinstance(self.placed.probe.action, Record) else None
         return self.counters.total(self.placed.index if index is None else index)
 
 

@@ -31,7 +31,7 @@ class Placed:
     location: Location
     placement: Placement
     action: Action
-    matched_index: int | None = None
+    second_index: int | None = None  # of what met the condition, or of a handler's faults
 
     @property
     def address(self) -> int:

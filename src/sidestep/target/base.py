@@ -155,9 +155,9 @@ class Engine(Protocol):
     def words(self, address: int, count: int) -> memoryview:
         """That memory, as unsigned words."""
 
-    def place_code(self, near: Range, emit: Callable[[Mapping[str, int]], bytes]) -> int:
+    def place_code(self, near: Range, emit: Callable[[int, Mapping[str, int]], bytes]) -> int:
         """Put position-independent code into the target, which stays there until the end; its address.
-        `emit` gets the addresses of what such code may refer to, by name."""
+        `emit` gets that and the addresses of what such code may refer to, by name."""
 
     def apply(self, changes: Sequence[Change]) -> dict[int, Refusal]:
         """Make all changes in one stop, in forked children, too. A change that cannot be made leaves its

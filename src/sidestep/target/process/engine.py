@@ -152,7 +152,7 @@ class InlineEngine:
         """See base.Engine."""
         return self._natives.words(address, count)
 
-    def place_code(self, near: Range, emit: Callable[[Mapping[str, int]], bytes]) -> int:
+    def place_code(self, near: Range, emit: Callable[[int, Mapping[str, int]], bytes]) -> int:
         """See base.Engine."""
         arena = self.space.reserve(near, 2 * PAGE)
         around = self._surroundings(arena)
@@ -161,7 +161,7 @@ class InlineEngine:
             symbols["reserve"] = self._natives.reserve(
                 near, around.runtime, around.rings, self._facts.tid_offset
             )
-        return self._natives.place(near, lambda _: emit(symbols))
+        return self._natives.place(near, lambda address: emit(address, symbols))
 
     @property
     def alive(self) -> bool:
