@@ -1,25 +1,117 @@
 """Kprobes for running programs: break into any instruction of a process, see what it does, leave it as it
 was."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from sidestep.errors import ProbeError, ProbeSyntaxError, SidestepError, TargetError
 from sidestep.probes import Count, Kprobe, Record
 from sidestep.session import Batch, Target, attach, launch
 from sidestep.sessions import clean, sessions_text
 from sidestep.spec import parse
 
+if TYPE_CHECKING:
+    from sidestep.compiler.diagnostics import HandlerError
+    from sidestep.compiler.event import Event, emit
+    from sidestep.compiler.integers import i8, i16, i32, i64, u8, u16, u32, u64
+    from sidestep.compiler.intrinsics import (
+        cpu,
+        now,
+        pid,
+        random,
+        read_i8,
+        read_i16,
+        read_i32,
+        read_i64,
+        read_u8,
+        read_u16,
+        read_u32,
+        read_u64,
+        tid,
+    )
+    from sidestep.compiler.machine import HandlerFault, Machine
+    from sidestep.compiler.native import native
+    from sidestep.compiler.pointer import pointer
+    from sidestep.compiler.registers import Registers
+    from sidestep.handlers.histogram import Histogram
+    from sidestep.handlers.maps import Array, Counter, Hash, PerThread, Stats
+
+# What belongs to native handlers is imported when it is asked for: most commands need none of it.
+_LATER = {
+    "sidestep.compiler.diagnostics": ("HandlerError",),
+    "sidestep.compiler.event": ("Event", "emit"),
+    "sidestep.compiler.integers": ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"),
+    "sidestep.compiler.intrinsics": (
+        "cpu", "now", "pid", "random", "tid",
+        "read_i8", "read_i16", "read_i32", "read_i64", "read_u8", "read_u16", "read_u32", "read_u64",
+    ),
+    "sidestep.compiler.machine": ("HandlerFault", "Machine"),
+    "sidestep.compiler.native": ("native",),
+    "sidestep.compiler.pointer": ("pointer",),
+    "sidestep.compiler.registers": ("Registers",),
+    "sidestep.handlers.histogram": ("Histogram",),
+    "sidestep.handlers.maps": ("Array", "Counter", "Hash", "PerThread", "Stats"),
+}  # fmt: skip
+_MODULES = {name: module for module, names in _LATER.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(module), name)
+
+
 __all__ = [
+    "Array",
     "Batch",
     "Count",
+    "Counter",
+    "Event",
+    "HandlerError",
+    "HandlerFault",
+    "Hash",
+    "Histogram",
     "Kprobe",
+    "Machine",
+    "PerThread",
     "ProbeError",
     "ProbeSyntaxError",
     "Record",
+    "Registers",
     "SidestepError",
+    "Stats",
     "Target",
     "TargetError",
     "attach",
     "clean",
+    "cpu",
+    "emit",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
     "launch",
+    "native",
+    "now",
     "parse",
+    "pid",
+    "pointer",
+    "random",
+    "read_i8",
+    "read_i16",
+    "read_i32",
+    "read_i64",
+    "read_u8",
+    "read_u16",
+    "read_u32",
+    "read_u64",
     "sessions_text",
+    "tid",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -16,7 +16,7 @@ from sidestep.kprobes.manager import KprobeManager, Progress, Refused, Request
 from sidestep.kprobes.places import Places
 from sidestep.kprobes.registry import Registry
 from sidestep.kprobes.stream import EventStream
-from sidestep.probes import Count, Kprobe, Native, Record
+from sidestep.probes import Count, Handler, Kprobe, Native, Record
 from sidestep.safety.region import Placement
 from sidestep.spec import ProbeSpec, parse, parse_where
 from sidestep.symbols.link_map import is_loaded
@@ -161,9 +161,36 @@ class Target:
 
     def register_kprobes(self, probes: Sequence[Kprobe]) -> None:
         """Register a batch, all or nothing."""
-        if any(isinstance(probe.action, Native) and probe.action.handler.emits for probe in probes):
-            self._open_stream()
+        for probe in probes:
+            if isinstance(probe.action, Native):
+                self._open_stream_for(probe.action.handler)
         self._prepared().register([Request(probe) for probe in probes])
+
+    def _open_stream_for(self, handler: Any) -> None:
+        if handler.emits:
+            self._open_stream()
+
+    def kprobe(self, where: str) -> Callable[[Handler], Kprobe | Batch]:
+        """A decorator: `@target.kprobe("libc:malloc")` over a native handler registers a probe with it, and
+        gives the probe. A glob registers all that can be, and gives the batch."""
+
+        def register(handler: Handler) -> Kprobe | Batch:
+            if not parse_where(where).is_glob:
+                probe = Kprobe(where, pre_handler=handler)
+                self.register_kprobe(probe)
+                return probe
+            return self._register_glob(where, handler)
+
+        return register
+
+    def _register_glob(self, where: str, handler: Handler) -> Batch:
+        self._open_stream_for(handler)
+        manager = self._prepared()
+        self._places.refresh()
+        found = {each.address: each for each in self._places.find(parse_where(where), everywhere=True)}
+        requests = [Request(Kprobe(parse_where(where), pre_handler=handler), each) for each in found.values()]
+        refused = manager.register(requests, partly=True)
+        return Batch([request.probe for request in requests if request.probe.registered], refused)
 
     def unregister_kprobe(self, probe: Kprobe) -> None:
         self.unregister_kprobes([probe])

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "sidestep"
 PACKAGE = "sidestep"
 
 # A module belongs to the part with the longest matching name. Each part may import itself and what is listed.
-SMALL = frozenset({"errors", "address", "maps", "uninterrupted", "collector"})
+SMALL = frozenset({"errors", "address", "maps", "uninterrupted", "collector", "private_files"})
 TEXT = SMALL | {"spec", "probes"}
 # What emitted code and the readers of what it writes both derive from.
 SHARED = frozenset({"events.layout", "events.record"})
@@ -23,6 +23,7 @@ PARTS: dict[str, frozenset[str]] = {
     "address": frozenset(),
     "collector": frozenset(),
     "uninterrupted": frozenset(),
+    "private_files": frozenset(),
     "maps": SMALL,
     "spec": SMALL,
     "probes": SMALL | {"spec"},
@@ -32,16 +33,19 @@ PARTS: dict[str, frozenset[str]] = {
     "safety": TEXT | SHARED | {"arch"},
     "target.base": SMALL | {"arch", "events.layout"},
     "target": SMALL | SHARED | {"arch", "spec", "target.base"},
+    "handlers": SMALL | {"compiler"},
     "agent": SMALL | SHARED | {"arch", "compiler"},
     "symbols": SMALL | {"spec"},
     "compiler": TEXT | SHARED | {"arch"},
     "events": MIDDLE,
-    "kprobes": MIDDLE | {"symbols", "events", "compiler", "agent"},
+    "kprobes": MIDDLE | {"symbols", "events", "compiler", "handlers", "agent"},
     "ending": frozenset({"errors"}),
-    "session": MIDDLE | {"ending"} | {"symbols", "events", "compiler", "agent", "kprobes", "target"},
+    "session": MIDDLE
+    | {"ending"}
+    | {"symbols", "events", "compiler", "handlers", "agent", "kprobes", "target"},
     "sessions": TEXT | SHARED | {"kprobes", "target"},
     # The package itself: its public names.
-    "": MIDDLE | {"symbols", "events", "session", "sessions", "kprobes", "target"},
+    "": MIDDLE | {"symbols", "events", "session", "sessions", "kprobes", "target", "compiler", "handlers"},
     "cli": MIDDLE | {"symbols", "events", "session", "sessions", "kprobes", "target", ""},
     "__main__": frozenset({"cli"}),
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sidestep import private_files
 from sidestep.address import Range
 from sidestep.arch.x86_64.references import (
     CodeBytes,
@@ -260,7 +261,7 @@ def test_without_a_place_for_it_there_is_no_cache(
 ) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", "relative")
-    assert cache.directory() is None
+    assert private_files.directory(cache.KIND) is None
     cache.store(code, ReferenceTable.build(code))
     assert cache.load(code) is None
     (tmp_path / "file").touch()

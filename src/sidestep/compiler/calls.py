@@ -136,7 +136,7 @@ class Calls(Expressions):
         assert issubclass(value.type, Integer)
         return self.convert(value, UNSIGNED[value.type.bits])
 
-    def _intrinsic(self, node: ast.Call, function: Intrinsic) -> Operand | None:
+    def _intrinsic(self, node: ast.Call, function: Intrinsic[Any]) -> Operand | None:
         if len(node.args) != len(function.parameters):
             count = len(function.parameters)
             raise self.error(
@@ -392,4 +392,4 @@ class Calls(Expressions):
 
 def wrap_to(kind: Type, value: int) -> int:
     """A default value in the parameter's type."""
-    return int(bool(value)) if kind is bool else wrap(kind, value)  # type: ignore[arg-type]
+    return int(bool(value)) if kind is bool else wrap(kind, value)

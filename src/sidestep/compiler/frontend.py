@@ -425,8 +425,8 @@ def check_function(source: Source) -> None:
     """Refuse what no function can have, before it is known with which types it is called."""
     for statement in source.tree.body:
         for node in ast.walk(statement):
-            found = STATEMENTS.get(type(node)) if isinstance(node, ast.stmt) else None  # type: ignore[arg-type]
-            found = found or (EXPRESSIONS.get(type(node)) if isinstance(node, ast.expr) else None)  # type: ignore[arg-type]
+            found = STATEMENTS.get(type(node)) if isinstance(node, ast.stmt) else None
+            found = found or (EXPRESSIONS.get(type(node)) if isinstance(node, ast.expr) else None)
             if found is not None:
                 raise source.error(node, *found)
 

@@ -9,8 +9,8 @@
       branch %1 b1 b2
 
 A temporary has one definition and is used in its block or later ones that it dominates. What differs between
-Python and machines (division by zero, shifts by too much, ends of ranges) is already tested for in branches:
-`div` and `mod` round down and have a divisor that is not 0, `shl` and `shr` have a count that is not negative.
+Python and machines (division by zero, negative shifts, ends of ranges) is already tested for in branches: a
+`div` or `mod` rounds down and has a divisor other than 0, the count of `shl` and `shr` is not negative.
 """
 
 from __future__ import annotations

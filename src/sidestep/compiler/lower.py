@@ -29,72 +29,21 @@ from sidestep.compiler.ir import (
     Value,
 )
 from sidestep.compiler.registers import ARGUMENTS
+from sidestep.compiler.support import SUPPORT
 from sidestep.events import layout
 
 FACTS = ("tid", "pid", "cpu")
 FAULT = 2
 SIMPLE = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 
-SUPPORT = """
-define internal void @cell_add(ptr %block, i64 %cell, i64 %amount) alwaysinline nounwind {
-  %scratch = ptrtoint ptr @scratch_block to i64
-  %own = ptrtoint ptr %block to i64
-  %none = icmp eq i64 %own, %scratch
-  br i1 %none, label %locked, label %plain, !prof !0
-plain:
-  %place = getelementptr i64, ptr %block, i64 %cell
-  call void asm sideeffect "addq $1, $0", "=*m,ri,*m,~{flags},~{memory}"(ptr elementtype(i64) %place, i64 %amount, ptr elementtype(i64) %place)
-  ret void
-locked:
-  call preserve_mostcc void @cell_add_locked(i64 %cell, i64 %amount)
-  ret void
-}
-
-define internal preserve_mostcc ptr @process_block() noinline nounwind {
-  %known = load volatile ptr, ptr @process_page
-  %any = icmp ne ptr %known, null
-  %found = select i1 %any, ptr %known, ptr @shared_block
-  ret ptr %found
-}
-
-define internal preserve_mostcc void @cell_add_locked(i64 %cell, i64 %amount) noinline nounwind {
-  %block = call preserve_mostcc ptr @process_block()
-  %place = getelementptr i64, ptr %block, i64 %cell
-  %old = atomicrmw add ptr %place, i64 %amount seq_cst
-  ret void
-}
-
-define internal void @cell_max(ptr %block, i64 %cell, i64 %value) alwaysinline nounwind {
-  %scratch = ptrtoint ptr @scratch_block to i64
-  %own = ptrtoint ptr %block to i64
-  %none = icmp eq i64 %own, %scratch
-  br i1 %none, label %locked, label %plain, !prof !0
-locked:
-  %other = call preserve_mostcc ptr @process_block()
-  br label %plain
-plain:
-  %base = phi ptr [ %block, %0 ], [ %other, %locked ]
-  %place = getelementptr i64, ptr %base, i64 %cell
-  %before = load volatile i64, ptr %place
-  %more = icmp ugt i64 %value, %before
-  br i1 %more, label %raise, label %done, !prof !0
-raise:
-  %old = atomicrmw umax ptr %place, i64 %value seq_cst
-  br label %done
-done:
-  ret void
-}
-
-declare i64 @llvm.ctlz.i64(i64, i1)
-declare i64 @llvm.readcyclecounter()
-!0 = !{!"branch_weights", i32 1, i32 1000}
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """LLVM text with what its frame and symbols stand for. `slots`: names behind the counter block, one word
-    each; `written`: those that the handler changes. `symbols` maps the names of externals to what they are."""
+    """LLVM text with what its frame and symbols stand for.
+
+    `slots`: names behind the counter block, one word each; `written`: those that the handler changes.
+    `symbols` maps the names of externals to what they are.
+    """
 
     text: str
     slots: tuple[str, ...]
@@ -375,11 +324,10 @@ class _Lowering:
         assert operation.about in INTEGERS
         size = operation.about.bits // 8
         routine = self.symbol("read_word")
-        constraints = "={rax},={rcx},r,{rax},{rdx},~{r11},~{memory},~{dirflag},~{fpsr},~{flags}"
         assembly = "call *$2\\0Asetne %cl\\0Amovzbl %cl, %ecx"
-        pair = self.make(
-            f'call {{ i64, i64 }} asm sideeffect "{assembly}", "{constraints}"(i64 {routine}, i64 {values[0]}, i64 {size})'
-        )
+        arguments = f"i64 {routine}, i64 {values[0]}, i64 {size}"
+        call = _assembly("{ i64, i64 }", assembly, "={rax},={rcx},r,{rax},{rdx},~{r11}", arguments)
+        pair = self.make(call)
         failed = self.make(f"extractvalue {{ i64, i64 }} {pair}, 1")
         self._fault_unless_zero(failed)
         word = self.make(f"extractvalue {{ i64, i64 }} {pair}, 0")
@@ -402,11 +350,8 @@ class _Lowering:
         word = self.make(f"shl i64 {index}, 32")
         head = self.make(f"or i64 {word}, {layout.PENDING_MAGIC | size // 8 << 16}")
         routine = self.symbol("reserve")
-        constraints = "={rax},r,{rax},{rcx},~{rcx},~{rdx},~{r11},~{memory},~{dirflag},~{fpsr},~{flags}"
-        record = self.make(
-            f'call i64 asm sideeffect "call *$1", "={{rax}},r,{{rax}},{{rcx}},~{{rdx}},~{{r11}},~{{memory}},~{{dirflag}},~{{fpsr}},~{{flags}}"(i64 {routine}, ptr %block, i64 {head})'
-        )
-        del constraints
+        arguments = f"i64 {routine}, ptr %block, i64 {head}"
+        record = self.make(_assembly("i64", "call *$1", "={rax},r,{rax},{rcx},~{rdx},~{r11}", arguments))
         some = self.make(f"icmp ne i64 {record}, 0")
         self._fresh += 1
         fill, done = f"fill{self._fresh}", f"filled{self._fresh}"
@@ -423,3 +368,9 @@ class _Lowering:
         self.lines.append(f"  store atomic i8 {layout.RECORD_MAGIC & 0xFF}, ptr {start} release, align 1")
         self.lines.append(f"  br label %{done}")
         self.lines.append(f"{done}:")
+
+
+def _assembly(result: str, text: str, constraints: str, arguments: str) -> str:
+    """A call of assembly that changes memory and flags."""
+    clobbered = "~{memory},~{dirflag},~{fpsr},~{flags}"
+    return f'call {result} asm sideeffect "{text}", "{constraints},{clobbered}"({arguments})'

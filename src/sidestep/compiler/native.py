@@ -44,6 +44,10 @@ class NativeFunction:
         """Whether it emits events."""
         return any(operation.name == "emit" for operation in self.representation.operations())
 
+    def compile(self) -> None:
+        """Raises HandlerError for what cannot be compiled."""
+        assert self.representation.blocks
+
     @cached_property
     def representation(self) -> Function:
         """What is compiled. Raises HandlerError."""
@@ -61,8 +65,12 @@ def native(function: Callable[..., Any] | None = None, /, *, fuel: int = FUEL) -
     Raises HandlerError with file, line and column for what cannot be compiled.
     """
     if function is None:
-        return lambda function: native(function, fuel=fuel)
+        return lambda function: _made(function, fuel)
+    return _made(function, fuel)
+
+
+def _made(function: Callable[..., Any], fuel: int) -> NativeFunction:
     made = NativeFunction(function, fuel)
     if made.is_handler:
-        _ = made.representation
+        made.compile()
     return made

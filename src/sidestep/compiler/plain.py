@@ -1,4 +1,4 @@
-"""The same function for plain Python: its locals keep the types that the compiler found, its loops use fuel."""
+"""The same function for plain Python: locals keep the types that the compiler found, loops use fuel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plain_python(source: Source, types: Mapping[str, Type], fuel: int) -> Callab
     tree.decorator_list = []
     tree.body.insert(0, _assign("__turns", ast.List([ast.Constant(fuel)], ast.Load())))
     function = source.function
-    names = {f"__{kind.__name__}": kind for kind in types.values()}
+    names: dict[str, Any] = {f"__{kind.__name__}": kind for kind in types.values()}
     names |= {"__burn": _burn}
     free = function.__code__.co_freevars
     cells = {name: cell.cell_contents for name, cell in zip(free, function.__closure__ or (), strict=True)}
@@ -35,9 +35,9 @@ def plain_python(source: Source, types: Mapping[str, Type], fuel: int) -> Callab
         defaults=[],
     )
     returned = ast.Return(ast.Name(tree.name, ast.Load()))
-    maker = ast.FunctionDef("__make", arguments, [tree, returned], [])
-    if hasattr(ast, "TypeAlias"):
-        maker.type_params = []
+    maker = ast.parse("def __make(): pass").body[0]
+    assert isinstance(maker, ast.FunctionDef)
+    maker.args, maker.body = arguments, [tree, returned]
     module = ast.fix_missing_locations(ast.Module([maker], []))
     made: dict[str, Any] = {}
     exec(compile(module, source.file, "exec"), function.__globals__, made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from sidestep.compiler.integers import u64
 
@@ -31,34 +31,39 @@ def register_of(attribute: str) -> str | None:
 
 
 class Registers:
-    """`regs` in plain Python: the registers as keyword arguments, words of the stack as a list."""
+    """`regs` in plain Python: the registers as keyword arguments, words of the stack as a tuple."""
 
     def __init__(self, stack: tuple[int, ...] = (), **values: int) -> None:
-        object.__setattr__(self, "words", stack)
-        object.__setattr__(self, "values", dict.fromkeys(REGISTERS, 0))
+        self._words = stack
+        self._values = dict.fromkeys(REGISTERS, 0)
         for name, value in values.items():
             setattr(self, name, value)
 
-    def __getattr__(self, name: str) -> u64:
-        if name == "return_address":
-            return self.stack(0)
-        register = register_of(name)
-        if register is None:
-            raise AttributeError(f"there is no register {name}")
-        return u64(self.values[register])
+    @property
+    def return_address(self) -> u64:
+        return self.stack(0)
 
-    def __setattr__(self, name: str, value: int) -> None:
+    def __getattr__(self, name: str) -> u64:
         register = register_of(name)
         if register is None:
             raise AttributeError(f"there is no register {name}")
-        self.values[register] = u64(value)
+        return u64(self._values[register])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        register = register_of(name)
+        if register is not None:
+            self._values[register] = int(u64(value))
+        elif name.startswith("_"):
+            super().__setattr__(name, value)
+        else:
+            raise AttributeError(f"there is no register {name}")
 
     def arg(self, number: int) -> u64:
         """The integer argument, from 0, at a function's entry."""
         if number < len(ARGUMENTS):
-            return u64(self.values[ARGUMENTS[number]])
+            return u64(self._values[ARGUMENTS[number]])
         return self.stack(number - len(ARGUMENTS) + 1)
 
     def stack(self, number: int) -> u64:
         """The word on the stack."""
-        return u64(self.words[number])
+        return u64(self._words[number])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from sidestep.compiler.integers import u64
 from sidestep.compiler.intrinsics import bit_length, cell_add
@@ -14,7 +14,8 @@ WIDTH = 52  # columns of the bars
 UNITS = "KMGTPE"
 
 
-class Bucket(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Bucket:
     """Values from `low` to below `high`; None: without a bound."""
 
     low: int | None

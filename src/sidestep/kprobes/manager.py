@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sidestep import collector, errors
 from sidestep.address import Range
@@ -18,7 +18,6 @@ from sidestep.errors import ProbeError, Refusal, TargetError
 from sidestep.events import layout
 from sidestep.events.counters import Counters
 from sidestep.events.record import EventProgram
-from sidestep.kprobes.handlers import Handlers
 from sidestep.kprobes.places import Places
 from sidestep.kprobes.registry import Placed, Plan, Registry
 from sidestep.probes import Kprobe, Native, Record
@@ -26,6 +25,9 @@ from sidestep.safety.region import Placement
 from sidestep.symbols.resolve import Location
 from sidestep.target.base import Change, Detour, Engine, Label
 from sidestep.uninterrupted import uninterrupted
+
+if TYPE_CHECKING:
+    from sidestep.kprobes.handlers import Handlers
 
 Progress = Callable[[str, int, int], None]
 ROOM_FOR_BUFFER = 160  # bytes of a usual buffer, to make one arena for a whole batch
@@ -67,7 +69,7 @@ class KprobeManager:
         self._keeper = threading.Thread(target=self._keep, name="sidestep-keeper", daemon=True)
         self._keeper.start()
         self._next_index = 0
-        self.handlers = Handlers(engine, self.counters, self._take_indexes, self._announce)
+        self._handlers: Handlers | None = None
         self._free_indexes: list[int] = []
 
     # Registration
@@ -190,6 +192,15 @@ class KprobeManager:
         except BaseException:
             self._free_indexes += reversed(taken)
             raise
+
+    @property
+    def handlers(self) -> Handlers:
+        """The native handlers; their compiler is imported when the first one is registered."""
+        if self._handlers is None:
+            from sidestep.kprobes.handlers import Handlers
+
+            self._handlers = Handlers(self.engine, self.counters, self._take_indexes, self._announce)
+        return self._handlers
 
     def _announce(self, program: EventProgram) -> None:
         self.on_event_added(program)
@@ -396,7 +407,8 @@ class KprobeManager:
         if self._keeper_failure is not None:
             problems.append(f"counters of ended processes were not given to others: {self._keeper_failure!r}")
         self._release(list(self.registry))
-        self.handlers.release()
+        if self._handlers is not None:
+            self._handlers.release()
         self.registry.clear()
         return problems
 
