@@ -348,10 +348,7 @@ class KprobeManager:
 
     def _free(self, removed: Sequence[Placed]) -> None:
         indexes = [
-            index
-            for placed in removed
-            for index in (placed.index, placed.second_index)
-            if index is not None
+            index for placed in removed for index in (placed.index, placed.second_index) if index is not None
         ]
         with self.counters.fixed_blocks():
             for index in indexes:
