@@ -123,6 +123,7 @@ NO_SUCH_SYMBOL = _reason(
     "`sidestep funcs` with a GLOB lists functions",
     errno.ENOENT,
 )
+NO_SUCH_VARIABLE = _reason("no-such-variable", "no variable and no function has that name", "", errno.ENOENT)
 AMBIGUOUS = _reason(
     "ambiguous", "the name stands for several functions", "name one of them exactly", errno.EINVAL
 )
@@ -227,8 +228,11 @@ SHARED_TEXT = _reason(
 ALREADY_REGISTERED = _reason("already-registered", "this probe is registered already", "", errno.EINVAL)
 NOT_REGISTERED = _reason("not-registered", "this probe is not registered", "", errno.EINVAL)
 NOT_SUPPORTED = _reason("not-supported", "this is not supported", "", errno.EOPNOTSUPP)
-NOTHING_MATCHED = _reason(
-    "nothing-matched", "no function matched", "`sidestep funcs` with a GLOB lists functions", errno.ENOENT
+NOTHING_LEFT = _reason(
+    "nothing-left",
+    "none of the functions that matched can be probed",
+    "`sidestep check` says of each why",
+    errno.ENOENT,
 )
 MAP_IN_USE = _reason(
     "map-in-use", "the map belongs to another session", "make a map for each session", errno.EBUSY
@@ -254,6 +258,8 @@ class ProbeSyntaxError(SidestepError, ValueError):
 
     def __str__(self) -> str:
         tail = f" ({self.hint})" if self.hint else ""
+        if not self.text.strip():
+            return f"{self.message}{tail}"
         return f"{self.message}{tail}\n  {self.text}\n  {' ' * self.column}^"
 
 

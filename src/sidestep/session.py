@@ -290,11 +290,10 @@ class Target:
             manager.unregister([request.probe for request in named])
             raise
         probes = [request.probe for request in (*named, *globbed) if request.probe.registered]
-        if not probes:
-            counts = (
-                f"{len(refused)} refused, the first: {refused[0].probe}: {refused[0].refusal.reason.sentence}"
-            )
-            raise ProbeError(" ".join(str(text) for text in texts), errors.NOTHING_MATCHED, counts)
+        if refused and not probes:
+            first = refused[0]
+            counts = f"{len(refused)} refused, the first: {first.probe}: {first.refusal.reason.sentence}"
+            raise ProbeError(" ".join(str(text) for text in texts), errors.NOTHING_LEFT, counts)
         return Batch(probes, refused)
 
     def _find(self, spec: ProbeSpec) -> Sequence[Location]:

@@ -131,6 +131,36 @@ def test_a_probe_is_called_by_its_event_or_its_place(command: Command, ticking: 
     assert [each["probe"] for each in json.loads(result.output)["probes"]] == ["mine", "tick"]
 
 
+def test_a_glob_of_which_nothing_is_left(command: Command, ticking: Running) -> None:
+    result = command("count", "-p", ticking.pid, "[vdso]:*gettime*")
+    assert "none of the functions that matched can be probed" in result.errors
+    assert "the first: " in result.errors
+    assert "probing this code is not allowed" in result.errors
+    assert result.code == 1
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("@no_such_name", "no variable and no function has that name: @no_such_name"),
+        ("@errno", "@errno is a thread-local variable"),
+    ],
+)
+def test_variables_that_cannot_be_read(
+    command: Command, ticking: Running, argument: str, message: str
+) -> None:
+    result = command("trace", "-p", ticking.pid, f"tick value={argument}")
+    assert result.errors.startswith("sidestep: tick: ")
+    assert message in result.errors
+    assert result.code == 1
+
+
+def test_a_full_disk_is_said_with_the_file(command: Command, ticking: Running) -> None:
+    result = command("count", "-p", ticking.pid, "tick", "--duration", "0.1", "-o", "/dev/full")
+    assert result.errors == "sidestep: /dev/full: No space left on device\n"
+    assert result.code == 1
+
+
 def test_a_thread_that_is_not_there_is_said(command: Command, ticking: Running) -> None:
     result = command("count", "-p", ticking.pid, "tick", "--tid", "1", "--duration", "0.1")
     message = f"sidestep: process {ticking.pid} has no thread 1 now, its threads are {ticking.pid}\n"

@@ -194,5 +194,5 @@ def test_a_full_disk_is_said_and_the_command_runs_on(sidestep_run: Start) -> Non
     line = ["trace", "libc:write", "-o", "/dev/full", "--", "sh", "-c", "echo out; exit 4"]
     outcome = sidestep_run(*line).finish()
     assert outcome.output == "out"
-    assert outcome.errors == "sidestep: No space left on device\n"
+    assert outcome.errors == "sidestep: /dev/full: No space left on device\n"
     assert outcome.status == 4

@@ -328,7 +328,7 @@ def test_data(modules: list[Module], samples: Samples) -> None:
     )
     for name, reason in (
         ("local_to_threads", errors.NOT_SUPPORTED),
-        ("missing", errors.NO_SUCH_SYMBOL),
+        ("missing", errors.NO_SUCH_VARIABLE),
         ("ns::f", errors.AMBIGUOUS),
     ):
         with pytest.raises(ProbeError) as caught:

@@ -57,7 +57,7 @@ class Answer:
     @property
     def place(self) -> str:
         location = self.location
-        return clean(f"{location.symbol}+{location.offset:#x}" if location.offset else location.symbol)
+        return clean(location.place)
 
     @property
     def why(self) -> str:

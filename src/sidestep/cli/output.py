@@ -116,10 +116,11 @@ def write_json(stream: TextIO, objects: Sequence[Mapping[str, Any]]) -> None:
     write_lines(stream, [json.dumps(item) for item in objects])
 
 
-def os_error(error: OSError) -> str:
-    """What went wrong, and with which file."""
+def os_error(error: OSError, file: Path | None = None) -> str:
+    """What went wrong, and with which file: `file`, where the error does not know."""
     text = error.strerror or type(error).__name__
-    return f"{error.filename}: {text}" if error.filename is not None else text
+    name = error.filename if error.filename is not None else file
+    return f"{name}: {text}" if name is not None else text
 
 
 def plural(number: int, noun: str) -> str:

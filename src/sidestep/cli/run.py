@@ -7,6 +7,7 @@ the target is restored before anything else happens, and only then the summary i
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import time
@@ -60,6 +61,8 @@ class Plan:
             raise UsageError("--format json needs -o FILE here: the command uses the standard streams itself")
         if self.tid is not None and self.choice.launched:
             raise UsageError("--tid needs a running process: nobody knows the threads of a command before")
+        if self.duration is not None and not math.isfinite(self.duration):
+            raise UsageError("--duration takes a number of seconds")
         specs = parse_words(self.probes)
         filtered = any(spec.condition for spec in specs) or self.tid is not None or self.comm is not None
         object.__setattr__(self, "filtered", filtered)
@@ -231,7 +234,7 @@ def _report(run: Run, report: Report) -> OSError | None:
 def _last_word(run: Run, failure: SidestepError | OSError | None) -> int:
     """The exit code, when a launched command has ended, too."""
     if failure is not None:
-        say(os_error(failure) if isinstance(failure, OSError) else str(failure))
+        say(os_error(failure, run.plan.output) if isinstance(failure, OSError) else str(failure))
     if run.plan.choice.launched:
         return _pass_on(run)
     ending = run.target.wait(0) if run.ended == "target" else None

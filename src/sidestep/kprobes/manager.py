@@ -131,7 +131,7 @@ class KprobeManager:
         location = request.location or self.places.locate(probe)
         verdict = self.places.verdict(location)
         if isinstance(verdict, Refusal):
-            raise ProbeError(f"{location.symbol}+{location.offset:#x}", verdict.reason, verdict.detail)
+            raise ProbeError(location.place, verdict.reason, verdict.detail)
         recorded = probe.action if isinstance(probe.action, Record) else None
         native = probe.action if isinstance(probe.action, Native) else None
         action: detour.Action
@@ -234,9 +234,7 @@ class KprobeManager:
             if not partly:
                 first = touched[0]
                 refusal = failed[first.address]
-                raise ProbeError(
-                    f"{first.location.symbol}+{first.location.offset:#x}", refusal.reason, refusal.detail
-                )
+                raise ProbeError(first.location.place, refusal.reason, refusal.detail)
             for placed in touched:
                 self.registry.remove(placed.probe)
                 self._free([placed])

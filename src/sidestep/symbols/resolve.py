@@ -41,6 +41,11 @@ class Location:
     address: int
     note: str | None = None
 
+    @property
+    def place(self) -> str:
+        """`malloc`, `malloc+0x4`."""
+        return f"{self.symbol}+{self.offset:#x}" if self.offset else self.symbol
+
 
 class Resolution(NamedTuple):
     """What a glob stands for: the places, one for each address, and what it matched that cannot be probed."""
@@ -118,21 +123,21 @@ def _mapped(module: Module, functions: list[Function]) -> list[Function]:
 def data_address(modules: Sequence[Module], module_glob: str | None, symbol: str, offset: int = 0) -> int:
     """The run-time address of a variable (or, where there is none, of a function) plus `offset`.
 
-    Raises ProbeError NO_SUCH_MODULE, NO_SUCH_SYMBOL, AMBIGUOUS, or NOT_SUPPORTED for a thread-local variable.
+    Raises ProbeError NO_SUCH_MODULE, NO_SUCH_VARIABLE, AMBIGUOUS, or NOT_SUPPORTED for a thread-local one.
     """
     text = f"@{module_glob}:{symbol}" if module_glob else f"@{symbol}"
     for module in modules_named(modules, module_glob, text):
         data = find_data(module.elf, symbol)
         if data is not None:
             if data.type == STT_TLS:
-                raise ProbeError(text, errors.NOT_SUPPORTED, "it is a thread-local variable")
+                raise ProbeError(text, errors.NOT_SUPPORTED, f"{text} is a thread-local variable")
             return module.bias + data.address + offset
         functions = module.functions.named(symbol)
         if len(functions) > 1:
             raise ProbeError(text, errors.AMBIGUOUS, _list_functions(module, functions))
         if functions:
             return module.bias + functions[0].start + offset
-    raise ProbeError(text, errors.NO_SUCH_SYMBOL, "no variable and no function has that name")
+    raise ProbeError(text, errors.NO_SUCH_VARIABLE, text)
 
 
 class Symbolizer:
