@@ -53,6 +53,18 @@ NO_PERMISSION = _reason(
     "run as its user or as root (CAP_SYS_PTRACE), or launch it with `-- CMD`",
     errno.EPERM,
 )
+NOT_DUMPABLE = _reason(
+    "not-dumpable",
+    "the process has shut out debuggers: it changed its user, cannot be read, or set PR_SET_DUMPABLE to 0",
+    "run as root (CAP_SYS_PTRACE)",
+    errno.EPERM,
+)
+PTRACE_SCOPE = _reason(
+    "ptrace-scope",
+    "this system restricts who may trace a process (yama)",
+    "launch it with `-- CMD`, let it call prctl(PR_SET_PTRACER), run as root, or set that to 0",
+    errno.EPERM,
+)
 ALREADY_TRACED = _reason(
     "already-traced", "another process is tracing it", "end that debugger or tracer first", errno.EBUSY
 )

@@ -13,15 +13,15 @@ from pathlib import Path
 
 from sidestep import errors
 from sidestep.address import PAGE
-from sidestep.errors import TargetError
+from sidestep.errors import Refusal, TargetError
 from sidestep.target.process.syscalls import Syscall
 
 PF_FORKNOEXEC, PF_KTHREAD = 0x40, 0x00200000  # <linux/sched.h>
 YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 YAMA = {
-    "1": "only the parent may trace a process, or whom it names by PR_SET_PTRACER",
-    "2": "only CAP_SYS_PTRACE may trace a process",
-    "3": "nobody may trace a process until the system is started anew",
+    "1": "only its parents may trace it",
+    "2": "only root may trace",
+    "3": "nobody may trace until the next boot",
 }
 KCMP_VM = 1  # <linux/kcmp.h>
 _syscall = ctypes.PyDLL(None).syscall
@@ -237,7 +237,8 @@ def check_attachable(pid: int) -> Status:
         with open(f"/proc/{pid}/exe", "rb") as program:
             header = program.read(20)
     except PermissionError as error:
-        raise TargetError(subject, errors.NO_PERMISSION, _why_not_permitted(pid, status)) from error
+        refusal = refused_permission(status)
+        raise TargetError(subject, refusal.reason, refusal.detail) from error
     except (FileNotFoundError, ProcessLookupError) as error:
         raise TargetError(subject, errors.NO_SUCH_PROCESS) from error
     if header[:4] != b"\x7fELF" or header[4] != 2 or header[18:20] != b"\x3e\x00":
@@ -245,22 +246,22 @@ def check_attachable(pid: int) -> Status:
     return status
 
 
-def _why_not_permitted(pid: int, status: Status) -> str:
-    """In words, from what the kernel asks in this order (ptrace(2), "Ptrace access mode checking")."""
+def refused_permission(status: Status) -> Refusal:
+    """From what the kernel asks in this order (ptrace(2), "Ptrace access mode checking")."""
     me = os.geteuid()
     for word, theirs, mine in (("uid", status.uids, me), ("gid", status.gids, os.getegid())):
         if me and (others := [number for number in theirs if number != mine]):
-            return f"it runs as {word} {others[0]}, you as {word} {mine}"
+            return Refusal(errors.NO_PERMISSION, f"it runs as {word} {others[0]}, you as {word} {mine}")
     try:
-        shown_owner = os.stat(f"/proc/{pid}").st_uid
-    except OSError:
-        return ""
+        shown_owner = os.stat(f"/proc/{status.pid}/maps").st_uid
+    except FileNotFoundError:
+        return Refusal(errors.NO_SUCH_PROCESS)
     if me and shown_owner != me:  # of a process that is not dumpable the kernel makes root the owner
-        return "it does not let itself be traced (PR_SET_DUMPABLE is 0, or its program cannot be read)"
+        return Refusal(errors.NOT_DUMPABLE)
     try:
         scope = YAMA_SCOPE.read_text().strip()
     except OSError:
         scope = "0"
     if scope in YAMA:
-        return f"{YAMA_SCOPE} is {scope}: {YAMA[scope]}"
-    return "it has more capabilities than you, or lives in another user namespace"
+        return Refusal(errors.PTRACE_SCOPE, f"kernel.yama.ptrace_scope is {scope}, {YAMA[scope]}")
+    return Refusal(errors.NO_PERMISSION, "it has more capabilities than you, or another user namespace")
