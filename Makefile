@@ -2,13 +2,14 @@
 # make test   everything the tests need, then all tests
 # make check  lint, format, types, direction of imports: seconds
 # make bench  measurements; see bench/README.md
+# make fuzz   100,000 mutated inputs for each parser; see tests/fuzz/run.py
 # PYTHON=... chooses the interpreter, TESTS=... the tests ("make test TESTS=tests/unit").
 
 TESTS ?= tests
 SIDESTEP = .venv/installed
 TOOLS = .venv/installed-dev
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format bench fuzz clean
 
 demo: $(SIDESTEP)
 	.venv/bin/sidestep demo
@@ -26,6 +27,9 @@ check: $(TOOLS)
 format: $(TOOLS)
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
+
+fuzz: $(TOOLS)
+	PYTHONPATH=src:tests .venv/bin/python -m fuzz.run
 
 bench: $(SIDESTEP)
 	.venv/bin/python bench/run_all.py

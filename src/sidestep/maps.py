@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from sidestep import errors
 from sidestep.errors import TargetError
+
+_LINE = re.compile(
+    rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([r-][w-][x-][sp]) ([0-9a-f]{1,16}) ([0-9a-f]+:[0-9a-f]+) (\d{1,20})"
+    rb"(?: +(.*)| *)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +49,20 @@ def parse_maps(raw: bytes) -> list[Mapping]:
     unescaped)."""
     mappings: list[Mapping] = []
     for line in raw.split(b"\n"):
-        fields = line.split(None, 5)
-        if len(fields) < 5:
+        found = _LINE.fullmatch(line)
+        if found is None:
             continue
-        start, _, end = fields[0].partition(b"-")
-        # The kernel writes a newline in a path as \\012 and nothing else escaped.
-        path = fields[5].replace(b"\\012", b"\n") if len(fields) > 5 else b""
+        start, end, perms, offset, device, inode, path = found.groups(b"")
         mappings.append(
             Mapping(
                 int(start, 16),
                 int(end, 16),
-                fields[1].decode(),
-                int(fields[2], 16),
-                fields[3].decode(),
-                int(fields[4]),
-                path.decode("utf-8", "surrogateescape"),
+                perms.decode(),
+                int(offset, 16),
+                device.decode(),
+                int(inode),
+                # The kernel writes a newline in a path as \012 and nothing else escaped.
+                path.replace(b"\\012", b"\n").decode("utf-8", "surrogateescape"),
             )
         )
     return mappings

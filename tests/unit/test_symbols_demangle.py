@@ -290,3 +290,10 @@ def test_hostile_names_neither_crash_nor_hang_nor_grow(cpp: FunctionTable) -> No
     for name in hostile:
         assert len(readable(name)) <= max(LONGEST_READABLE, len(name))
         assert readable(name).isprintable() or readable(name) == name
+
+
+def test_a_thunk_of_a_thunk_of_a_thunk() -> None:
+    """No compiler makes one: a name of the longest that is looked at is no deep recursion."""
+    name = "_Z" + "Th0_" * 1000 + "1fv"
+    demangle(name)
+    assert readable(name).isprintable()

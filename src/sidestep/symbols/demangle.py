@@ -63,10 +63,15 @@ def demangle(symbol: str) -> Demangled | None:
 
 def _demangle(symbol: str) -> Demangled | None:
     thunk = _THUNK.match(symbol)
-    if thunk:
-        inner = demangle("_Z" + symbol[thunk.end() :])
-        prefix = "virtual thunk to " if thunk[1] else "non-virtual thunk to "
-        return Demangled(*(prefix + name for name in inner)) if inner else None
+    if thunk is None:
+        return _rendered(symbol)
+    inner = _rendered("_Z" + symbol[thunk.end() :])
+    prefix = "virtual thunk to " if thunk[1] else "non-virtual thunk to "
+    return Demangled(*(prefix + name for name in inner)) if inner else None
+
+
+def _rendered(symbol: str) -> Demangled | None:
+    """What the library makes of a mangled name."""
     rust = symbol.startswith("_R") or _RUST_LEGACY.search(symbol) is not None
     render = _library()
     full = render(symbol, "full", rust)

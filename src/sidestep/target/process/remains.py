@@ -22,7 +22,6 @@ from sidestep.errors import TargetError
 from sidestep.events import layout
 from sidestep.events.layout import JUMP_SIZE
 from sidestep.maps import Mapping, read_maps
-from sidestep.target.base import jump
 from sidestep.target.process import procfs
 from sidestep.target.process.areas import OWNER, is_ours, processes_that_map, unmap
 from sidestep.target.process.memory import ProcessMemory
@@ -211,13 +210,13 @@ def _clean_in(window: Window, known: Session) -> _Attempt:
     restored = 0
     for record in session.records:
         if window.memory.read_available(record.site, JUMP_SIZE) == record.patched:
-            if not _is_into(record, arenas):
+            if not is_into(record, arenas):
                 return _Attempt(
                     restored, f"the program has overwritten where the jump at {record.site:#x} leads to"
                 )
             window.memory.write(record.site, record.original)
             restored += 1
-    believed = [record for record in session.records if _is_into(record, arenas)]
+    believed = [record for record in session.records if is_into(record, arenas)]
     evacuate(window, {copy: original for record in believed for original, copy in record.moves})
     if in_flight(window, arenas):
         return _Attempt(restored, "a thread is still in our code")
@@ -252,14 +251,12 @@ def _looks_like_arena(window: Window, arena: Range) -> bool:
     )
 
 
-def _is_into(record: layout.ProbeRecord, arenas: Iterable[Range]) -> bool:
+def is_into(record: layout.ProbeRecord, arenas: Iterable[Range]) -> bool:
     """Whether it describes a jump into one of the arenas."""
-    return (
-        len(record.original) == JUMP_SIZE
-        and any(record.buffer in arena for arena in arenas)
-        and abs(record.buffer - record.site) < 1 << 31
-        and record.patched == jump(record.site, record.buffer)
-    )
+    if len(record.original) != JUMP_SIZE or record.patched[:1] != b"\xe9":
+        return False
+    target = record.site + JUMP_SIZE + int.from_bytes(record.patched[1:], "little", signed=True)
+    return target == record.buffer and any(target in arena for arena in arenas)
 
 
 def _jumps_into(window: Window, arenas: Sequence[Range]) -> Iterator[int]:

@@ -75,7 +75,7 @@ def interrupted(window: Window) -> set[Context]:
             lowest[mapping.start] = pointer
             end = min(end + len(SEGMENTS), mapping.end, pointer + LARGEST_STACK)
             stack = window.memory.read_available(pointer, end - pointer)
-            for saved in _saved(stack):
+            for saved in saved_contexts(stack):
                 found.add(Context(saved.rip, saved.rsp))
                 pointers.append(saved.rsp & ~7)
     return found
@@ -97,7 +97,7 @@ def _in_all_memory(window: Window) -> set[Context]:
             origin = start - len(before)
             found.update(
                 Context(saved.rip, saved.rsp)
-                for saved in _saved(piece)
+                for saved in saved_contexts(piece)
                 if not any(origin + saved.at in span for span in unused)
             )
             before = piece[-RSP_BEFORE_SEGMENTS:]
@@ -112,7 +112,7 @@ class Saved(NamedTuple):
     rip: int
 
 
-def _saved(memory: bytes) -> Iterator[Saved]:
+def saved_contexts(memory: bytes) -> Iterator[Saved]:
     """Every signal frame in a piece of memory, of which the first byte lies at a multiple of 8."""
     at = -1
     while (at := memory.find(SEGMENTS, at + 1)) >= 0:
