@@ -8,6 +8,7 @@ the heap, stacks and the next mappings grow.
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import mmap
 import os
@@ -26,6 +27,7 @@ from sidestep.target.process.calls import (
     LEAVING,
     MADV_DONTDUMP,
     MADV_WIPEONFORK,
+    MFD_ALLOW_SEALING,
     MFD_CLOEXEC,
     MFD_NOEXEC_SEAL,
     PROT_NONE,
@@ -39,6 +41,7 @@ from sidestep.target.process.syscalls import Syscall
 
 REACH = (1 << 31) - (1 << 20)  # of a rel32 jump, less room for the code arena itself
 LOWEST, HIGHEST = 1 << 20, (1 << 47) - PAGE
+KEEPS_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 # What /proc shows of a memfd of ours; its name says which controller made it: pid and start time.
 OWNER = re.compile(r"/memfd:sidestep:(\d{1,10}):(\d{1,20})(?: |$)", re.ASCII)
 MAX_MAP_COUNT = Path("/proc/sys/vm/max_map_count")
@@ -107,6 +110,10 @@ def create_shared(window: Window, file_size: int, mappings: Sequence[tuple[int, 
             try:
                 ours = os.open(f"/proc/{window.process.pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
                 os.ftruncate(ours, file_size)
+                # Nobody who has it can take its pages away from under our mapping.
+                fcntl.fcntl(ours, fcntl.F_ADD_SEALS, KEEPS_SIZE)
+                if os.fstat(ours).st_size != file_size:
+                    raise OSError(errno.EBUSY, "its size was changed by somebody else")
                 _map_shared(calls, address, mappings, descriptor, made)
             finally:
                 calls.call(Syscall.CLOSE, descriptor)
@@ -125,7 +132,7 @@ def _memfd(calls: RemoteCalls) -> int:
         return calls.call(Syscall.MEMFD_CREATE, calls.scratch, MFD_CLOEXEC | MFD_NOEXEC_SEAL)
     except OSError as error:
         if error.errno == errno.EINVAL:  # before Linux 6.3
-            return calls.call(Syscall.MEMFD_CREATE, calls.scratch, MFD_CLOEXEC)
+            return calls.call(Syscall.MEMFD_CREATE, calls.scratch, MFD_CLOEXEC | MFD_ALLOW_SEALING)
         raise
 
 
