@@ -30,11 +30,20 @@ if TYPE_CHECKING:
         read_u32,
         read_u64,
         tid,
+        write_i8,
+        write_i16,
+        write_i32,
+        write_i64,
+        write_u8,
+        write_u16,
+        write_u32,
+        write_u64,
     )
     from sidestep.compiler.machine import HandlerFault, Machine
     from sidestep.compiler.native import native
     from sidestep.compiler.pointer import pointer
     from sidestep.compiler.registers import Registers
+    from sidestep.compiler.text import comm, string
     from sidestep.handlers.histogram import Histogram
     from sidestep.handlers.maps import Array, Counter, Hash, PerThread, Stats
 
@@ -46,11 +55,13 @@ _LATER = {
     "sidestep.compiler.intrinsics": (
         "cpu", "now", "pid", "random", "tid",
         "read_i8", "read_i16", "read_i32", "read_i64", "read_u8", "read_u16", "read_u32", "read_u64",
+        "write_i8", "write_i16", "write_i32", "write_i64", "write_u8", "write_u16", "write_u32", "write_u64",
     ),
     "sidestep.compiler.machine": ("HandlerFault", "Machine"),
     "sidestep.compiler.native": ("native",),
     "sidestep.compiler.pointer": ("pointer",),
     "sidestep.compiler.registers": ("Registers",),
+    "sidestep.compiler.text": ("comm", "string"),
     "sidestep.handlers.histogram": ("Histogram",),
     "sidestep.handlers.maps": ("Array", "Counter", "Hash", "PerThread", "Stats"),
 }  # fmt: skip
@@ -87,6 +98,7 @@ __all__ = [
     "TargetError",
     "attach",
     "clean",
+    "comm",
     "cpu",
     "emit",
     "i8",
@@ -109,9 +121,18 @@ __all__ = [
     "read_u32",
     "read_u64",
     "sessions_text",
+    "string",
     "tid",
     "u8",
     "u16",
     "u32",
     "u64",
+    "write_i8",
+    "write_i16",
+    "write_i32",
+    "write_i64",
+    "write_u8",
+    "write_u16",
+    "write_u32",
+    "write_u64",
 ]

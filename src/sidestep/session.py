@@ -163,10 +163,12 @@ class Target:
         """Register a batch, all or nothing."""
         for probe in probes:
             if isinstance(probe.action, Native):
-                self._open_stream_for(probe.action.handler)
+                self._prepare_for(probe.action.handler)
         self._prepared().register([Request(probe) for probe in probes])
 
-    def _open_stream_for(self, handler: Any) -> None:
+    def _prepare_for(self, handler: Any) -> None:
+        if self.process.recording_limits:
+            raise ProbeError(handler.__name__, errors.SECCOMP, self.process.recording_limits)
         if handler.emits:
             self._open_stream()
 
@@ -184,7 +186,7 @@ class Target:
         return register
 
     def _register_glob(self, where: str, handler: Handler) -> Batch:
-        self._open_stream_for(handler)
+        self._prepare_for(handler)
         manager = self._prepared()
         self._places.refresh()
         found = {each.address: each for each in self._places.find(parse_where(where), everywhere=True)}

@@ -7,14 +7,25 @@ import builtins
 from typing import Any, NamedTuple
 
 from sidestep.compiler.diagnostics import Source
-from sidestep.compiler.event import Event, emit
+from sidestep.compiler.event import Emission, Event, FieldType, emit
 from sidestep.compiler.expressions import Expressions
 from sidestep.compiler.integers import INTEGERS, Integer, i64, u8, u16, u32, u64, wrap
 from sidestep.compiler.intrinsics import Intrinsic
 from sidestep.compiler.ir import Builder, Constant, Type, Value
 from sidestep.compiler.pointer import pointer
 from sidestep.compiler.registers import ARGUMENTS
-from sidestep.compiler.scope import Captured, Learned, Literal, Loose, Operand, Pointer, Scope, Special
+from sidestep.compiler.scope import (
+    Captured,
+    Learned,
+    Literal,
+    Loose,
+    Operand,
+    Pointer,
+    Scope,
+    Special,
+    TextAt,
+)
+from sidestep.compiler.text import COMM_LENGTH, LONGEST, StringType, comm, string
 
 UNSIGNED = {kind.bits: kind for kind in (u8, u16, u32, u64)}
 DEEPEST = 32
@@ -66,6 +77,10 @@ class Calls(Expressions):
             return self._inline(node, getattr(type(thing.owner), thing.name), thing.owner)
         if thing is pointer:
             return self._pointer(node)
+        if thing is string:
+            return self._string(node)
+        if thing is comm:
+            return TextAt(None, COMM_LENGTH)
         if any(isinstance(argument, ast.Starred) for argument in node.args) or (
             node.keywords and not hasattr(thing, "native_source")
         ):
@@ -193,7 +208,17 @@ class Calls(Expressions):
         absolute = self.builder.make(value.type, "get_local", about=result)
         return Loose(absolute, found.names) if isinstance(found, Loose) else absolute
 
-    # Pointers
+    # Text and pointers
+
+    def _string(self, node: ast.Call) -> Operand:
+        if len(node.args) != 2 or node.keywords:
+            raise self.error(node, "string takes a pointer and a limit", "string(regs.arg(0), 64)")
+        limit = self.value(node.args[1])
+        if not isinstance(limit, Literal) or not 0 < limit.value <= LONGEST:
+            raise self.error(node.args[1], f"the limit must be a known number from 1 to {LONGEST}")
+        pointer = self.operand(node.args[0])
+        address = pointer.address if isinstance(pointer, Pointer) else self.typed(node.args[0], u64, pointer)
+        return TextAt(address, limit.value)
 
     def _pointer(self, node: ast.Call) -> Operand:
         if len(node.args) != 2 or node.keywords:
@@ -290,8 +315,20 @@ class Calls(Expressions):
             raise self.error(
                 call, f"{kind.label} has the fields {', '.join(kind.fields)}", "name each of them"
             )
-        values = [self.typed(given[name], field) for name, field in kind.fields.items()]
-        self.builder.do("emit", *values, about=kind)
+        sources = [self._field(given[name], name, field) for name, field in kind.fields.items()]
+        values = [source for source in sources if source is not None]
+        self.builder.do("emit", *values, about=Emission(kind, tuple(source is None for source in sources)))
+
+    def _field(self, node: ast.expr, name: str, field: FieldType) -> Value | None:
+        """The value of a field, for text its address; None for the thread's name."""
+        if not isinstance(field, StringType):
+            return self.typed(node, field)
+        text = self.operand(node)
+        if not isinstance(text, TextAt):
+            raise self.error(node, f"the field `{name}` is text", f"string(pointer, {field.limit})")
+        if text.limit > field.limit:
+            raise self.error(node, f"the field `{name}` has room for {field.limit} bytes, not {text.limit}")
+        return text.address
 
     # Inlining
 
@@ -342,7 +379,7 @@ class Calls(Expressions):
         self._inlined += 1
         scope = Scope(source.function, f"{source.function.__name__}.{self._inlined}.", {}, source.locals())
         for name, argument in zip(names, arguments, strict=True):
-            if isinstance(argument, Pointer | Captured | Special):
+            if isinstance(argument, Pointer | TextAt | Captured | Special):
                 scope.special[name] = argument
                 continue
             place = scope.prefix + name

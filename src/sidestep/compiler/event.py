@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import inspect
-from typing import ClassVar
+import re
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
 
 from sidestep.compiler import machine
 from sidestep.compiler.integers import INTEGERS, Integer
+from sidestep.compiler.text import StringType, Text, string
 
 TYPES = {kind.__name__: kind for kind in INTEGERS}
 
 
-class Event:
-    """The base of event classes: fields are annotations, each an integer type.
+FieldType: TypeAlias = type[Integer] | StringType
+STRING = re.compile(r"(?:\w+\.)*string\((\d+)\)", re.ASCII)
 
-        class Allocation(sidestep.Event):
-            size: u64
-            caller: u64
+
+def _field_type(annotation: object) -> FieldType | None:
+    """What an annotation, perhaps as text, says; None if it is no type of a field."""
+    if isinstance(annotation, str):
+        matched = STRING.fullmatch(annotation)
+        return string(int(matched[1])) if matched else TYPES.get(annotation.rpartition(".")[2])
+    if isinstance(annotation, StringType):
+        return annotation
+    return annotation if annotation in INTEGERS else None
+
+
+class Event:
+    """The base of event classes: fields are annotations, each an integer type or `string(limit)`.
+
+        class Opened(sidestep.Event):
+            path: string(128)
+            flags: u32
 
     An instance has the fields' values. Raises TypeError for a class with another kind of field.
     """
 
-    fields: ClassVar[dict[str, type[Integer]]] = {}
+    fields: ClassVar[dict[str, FieldType]] = {}
     label: ClassVar[str] = "Event"
     native_methods: ClassVar[tuple[str, ...]] = ()
 
@@ -29,20 +46,31 @@ class Event:
         cls.label = cls.__name__
         cls.fields = dict(cls.fields)
         for name, kind in inspect.get_annotations(cls).items():
-            found = TYPES.get(kind.rpartition(".")[2]) if isinstance(kind, str) else kind
-            if found not in INTEGERS:
-                raise TypeError(f"{cls.__name__}.{name}: a field is one of {', '.join(TYPES)}")
+            found = _field_type(kind)
+            if found is None:
+                raise TypeError(
+                    f"{cls.__name__}.{name}: a field is string(limit) or one of {', '.join(TYPES)}"
+                )
             cls.fields[name] = found
 
-    def __init__(self, **values: int) -> None:
+    def __init__(self, **values: int | Text | str | None) -> None:
         if values.keys() != self.fields.keys():
             wanted = ", ".join(self.fields)
             raise TypeError(f"{self.label} has the fields {wanted}; {', '.join(values)} were given")
         for name, value in values.items():
-            kind = self.fields[name]
-            if type(value) is not kind and not (type(value) is int and kind.holds(value)):
-                raise TypeError(f"{self.label}.{name} is {kind.__name__}; {value!r} was given")
-            setattr(self, name, kind(value))
+            setattr(self, name, self._converted(name, value))
+
+    def _converted(self, name: str, value: object) -> object:
+        kind = self.fields[name]
+        if isinstance(kind, StringType):
+            if isinstance(value, Text) and value.limit <= kind.limit:
+                return value.read()
+            if value is None or isinstance(value, str):
+                return value
+        elif type(value) is kind or (type(value) is int and kind.holds(value)):
+            return kind(value)
+        label = kind if isinstance(kind, StringType) else kind.__name__
+        raise TypeError(f"{self.label}.{name} is {label}; {value!r} was given")
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and vars(other) == vars(self)
@@ -52,6 +80,18 @@ class Event:
 
     def __repr__(self) -> str:
         return f"{self.label}({', '.join(f'{name}={getattr(self, name)}' for name in self.fields)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """What an emit operation fills: for each field whether it is the thread's name, which needs no value."""
+
+    event: type[Event]
+    is_comm: tuple[bool, ...]
+
+    @property
+    def label(self) -> str:
+        return self.event.label
 
 
 def emit(event: Event) -> None:

@@ -12,15 +12,19 @@ from sidestep.compiler.ir import Builder, Constant, Temporary, Type, Value
 from sidestep.compiler.registers import REGISTERS, register_of
 from sidestep.compiler.scope import (
     Captured,
+    Characters,
     Learned,
     Literal,
     Loose,
+    Named,
     Operand,
     Pointer,
     Scope,
     Special,
+    TextAt,
     is_module,
 )
+from sidestep.compiler.text import compared
 from sidestep.compiler.unsupported import EXPRESSIONS
 
 BINARY: dict[type[ast.operator], str] = {
@@ -81,12 +85,13 @@ class Expressions:
         result: Operand = method(node)
         return result
 
-    def value(self, node: ast.expr) -> Value | Literal | Loose:
+    def value(self, node: ast.expr, found: Operand | None = None) -> Value | Literal | Loose:
         """An expression's number or truth value."""
-        found = self.operand(node)
+        if found is None:
+            found = self.operand(node)
         if isinstance(found, Pointer):
             return found.address
-        if isinstance(found, Captured | Special):
+        if isinstance(found, Captured | Special | TextAt | Named | Characters):
             name = ast.unparse(node)
             raise self.error(node, f"`{name}` is not a number", "")
         return found
@@ -109,7 +114,7 @@ class Expressions:
             return found.value
         if isinstance(found, Pointer):
             found = found.address
-        if isinstance(found, Captured | Special):
+        if isinstance(found, Captured | Special | TextAt | Named | Characters):
             raise self.error(node, f"`{ast.unparse(node)}` is not a number")
         if found.type is not kind:
             raise self.error(
@@ -180,14 +185,16 @@ class Expressions:
             return Constant(int(node.value), bool)
         if isinstance(node.value, int):
             return Literal(node.value)
+        if isinstance(node.value, str | bytes):
+            return Characters(node.value)
         what = "a floating-point number" if isinstance(node.value, float) else f"{node.value!r}"
-        hints = {float: "handlers compute with integers", str: "text goes through string(pointer, limit)"}
-        raise self.error(node, f"{what} cannot be used here", hints.get(type(node.value), ""))
+        hint = "handlers compute with integers" if isinstance(node.value, float | complex) else ""
+        raise self.error(node, f"{what} cannot be used here", hint)
 
     def _Name(self, node: ast.Name) -> Operand:
         name = node.id
         if name in self.scope.special:
-            return self.scope.special[name]
+            return self._special(self.scope.special[name])
         if name in self.scope.locals:
             return self._local(node)
         try:
@@ -197,6 +204,12 @@ class Expressions:
         except ValueError:
             raise self.error(node, f"`{name}` has no value yet", "define it before the handler") from None
         return self.captured(node, thing)
+
+    def _special(self, found: Operand) -> Operand:
+        if not isinstance(found, Named):
+            return found
+        address = self.builder.make(u64, "get_local", about=found.local)
+        return TextAt(address, found.limit) if found.kind is None else Pointer(address, found.kind)
 
     def _local(self, node: ast.Name) -> Operand:
         raise NotImplementedError
@@ -356,7 +369,25 @@ class Expressions:
     def _compare(self, node: ast.Compare, operator: ast.cmpop, left: ast.expr, right: ast.expr) -> Operand:
         if isinstance(operator, ast.In | ast.NotIn):
             return self._contained(node, left, right, isinstance(operator, ast.NotIn))
-        return self._compare_values(node, operator, left, self.value(left), right, self.value(right))
+        a, b = self.operand(left), self.operand(right)
+        if isinstance(a, Characters):
+            left, right, a, b = right, left, b, a
+        if isinstance(a, TextAt):
+            return self._compare_text(node, operator, a, b)
+        return self._compare_values(node, operator, left, self.value(left, a), right, self.value(right, b))
+
+    def _compare_text(self, node: ast.Compare, operator: ast.cmpop, text: TextAt, other: Operand) -> Operand:
+        if not isinstance(operator, ast.Eq | ast.NotEq) or not isinstance(other, Characters):
+            raise self.error(node, "text can only be compared with a constant, by == or !=")
+        try:
+            wanted = compared(other.value, text.limit)
+        except ValueError as error:
+            raise self.error(node, str(error)) from None
+        arguments = () if text.address is None else (text.address,)
+        same = self.builder.make(bool, "same_text", *arguments, about=wanted)
+        if isinstance(operator, ast.Eq):
+            return same
+        return self.builder.make(bool, "xor", same, Constant(1, bool))
 
     def _contained(self, node: ast.Compare, left: ast.expr, right: ast.expr, negated: bool) -> Operand:
         raise NotImplementedError

@@ -14,7 +14,19 @@ from sidestep.compiler.expressions import BINARY
 from sidestep.compiler.integers import INTEGERS, Integer, i64, u64
 from sidestep.compiler.ir import Builder, Constant, Function, Jump, Return, Type
 from sidestep.compiler.registers import register_of
-from sidestep.compiler.scope import Captured, Learned, Literal, Loose, Operand, Pointer, Scope, Special
+from sidestep.compiler.scope import (
+    Captured,
+    Characters,
+    Learned,
+    Literal,
+    Loose,
+    Named,
+    Operand,
+    Pointer,
+    Scope,
+    Special,
+    TextAt,
+)
 from sidestep.compiler.unsupported import EXPRESSIONS, STATEMENTS
 
 FUEL = 1 << 16
@@ -86,6 +98,13 @@ class _Frontend(Calls):
         function = self.builder.function
         _drop_unreachable(function)
         ir.check(function)
+        unassigned = ir.maybe_unassigned(function, parameters)
+        if unassigned is not None:
+            name = unassigned.about.rpartition(".")[2]
+            what = f"`{name}` may have no value here" if name else "a pointer or text may have no value here"
+            raise source.error(
+                ast.Pass(lineno=unassigned.line, col_offset=0), what, "assign it on every path"
+            )
         return function
 
     # Statements
@@ -151,26 +170,14 @@ class _Frontend(Calls):
             raise self.error(target, f"`{ast.unparse(target)}` cannot be assigned to", "use one name")
 
     def _set(self, target: ast.Name, node: ast.expr, found: Operand) -> None:
-        if target.id in self.scope.special and not isinstance(self.scope.special[target.id], Pointer):
+        if isinstance(self.scope.special.get(target.id), Special | Captured):
             raise self.error(target, f"`{target.id}` is the handler's own parameter", "use another name")
-        if isinstance(found, Pointer):
-            # A pointer is a name for an address; it cannot change, so it needs no local of its own type.
-            if (
-                target.id in self.scope.special
-                or self.scope.prefix + target.id in self.builder.function.locals
-            ):
-                raise self.error(
-                    target, f"`{target.id}` would be two things", "use another name for the pointer"
-                )
-            name = self.hidden(u64)
-            self.builder.do("set_local", found.address, about=name)
-            self.scope.special[target.id] = Pointer(
-                self.builder.make(u64, "get_local", about=name), found.kind
-            )
+        if isinstance(found, Pointer | TextAt):
+            self._set_name(target, node, found)
             return
         if target.id in self.scope.special:
-            raise self.error(target, f"`{target.id}` is a pointer", "use another name")
-        if isinstance(found, Captured | Special):
+            raise self.error(target, f"`{target.id}` names a place in memory", "use another name")
+        if isinstance(found, Captured | Special | Characters):
             raise self.error(node, f"`{ast.unparse(node)}` is not a number")
         name = self.scope.prefix + target.id
         kind = self.types.get(name)
@@ -186,6 +193,21 @@ class _Frontend(Calls):
             value = self.typed(node, kind, found)
         self.builder.function.locals[name] = value.type
         self.builder.do("set_local", value, about=name)
+
+    def _set_name(self, target: ast.Name, node: ast.expr, found: Pointer | TextAt) -> None:
+        """A name for a pointer or for text stands for one kind of thing; its address may change."""
+        if found.address is None:
+            raise self.error(node, "comm() has no address to name", "use it where it is needed")
+        kind = found.kind if isinstance(found, Pointer) else None
+        limit = found.limit if isinstance(found, TextAt) else 0
+        known = self.scope.special.get(target.id)
+        if self.scope.prefix + target.id in self.builder.function.locals:
+            raise self.error(target, f"`{target.id}` is a number already", "use another name")
+        if known is None:
+            known = self.scope.special[target.id] = Named(self.hidden(u64), kind, limit)
+        if not isinstance(known, Named) or (known.kind, known.limit) != (kind, limit):
+            raise self.error(target, f"`{target.id}` names something else already", "use another name")
+        self.builder.do("set_local", found.address, about=known.local)
 
     def _local(self, node: ast.Name) -> Operand:
         name = self.scope.prefix + node.id

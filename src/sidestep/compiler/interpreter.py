@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sidestep.compiler import machine
+from sidestep.compiler.event import Emission, Event
 from sidestep.compiler.integers import Integer, shift_left, wrap
 from sidestep.compiler.ir import Branch, Constant, Fault, Function, Jump, Operation, Return, Type, Value
 from sidestep.compiler.machine import HandlerFault
+from sidestep.compiler.text import StringType, Text
 
 ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "add": lambda a, b: a + b,
@@ -126,10 +128,20 @@ class _Run:
             case "symbol":
                 return about.address
             case "emit":
-                event = about(
-                    **{n: kind(v) for (n, kind), v in zip(about.fields.items(), values, strict=True)}
-                )
-                self.machine.events.append(event)
+                self.machine.events.append(_event(about, values))
+            case "same_text":
+                return self.machine.same_text(values[0] if values else None, about)
             case _:
                 raise AssertionError(f"no operation {name}")
         return None
+
+
+def _event(emission: Emission, values: list[int]) -> Event:
+    left = iter(values)
+    fields: dict[str, Any] = {}
+    for (name, kind), is_comm in zip(emission.event.fields.items(), emission.is_comm, strict=True):
+        if isinstance(kind, StringType):
+            fields[name] = Text(None if is_comm else next(left), kind.limit)
+        else:
+            fields[name] = kind(next(left))
+    return emission.event(**fields)

@@ -15,7 +15,7 @@ Python and machines (division by zero, negative shifts, ends of ranges) is alrea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -230,3 +230,28 @@ def _check_types(function: Function, operation: Operation) -> None:
     elif operation.name == "get_local":
         assert operation.result is not None, where
         assert operation.result.type is function.locals[operation.about], where
+
+
+def maybe_unassigned(function: Function, parameters: Iterable[str]) -> Operation | None:
+    """The first reading of a local that some path reaches without having assigned it."""
+    everything = frozenset(function.locals)
+    before = [everything] * len(function.blocks)
+    before[0] = frozenset(parameters)
+    changed = True
+    while changed:
+        changed = False
+        for block in function.blocks:
+            stored = (each.about for each in block.operations if each.name == "set_local")
+            behind = before[block.number].union(stored)
+            for successor in block.successors:
+                if not before[successor] <= behind:
+                    before[successor] &= behind
+                    changed = True
+    for block in function.blocks:
+        here = set(before[block.number])
+        for operation in block.operations:
+            if operation.name == "get_local" and operation.about not in here:
+                return operation
+            if operation.name == "set_local":
+                here.add(operation.about)
+    return None

@@ -28,9 +28,11 @@ from sidestep.compiler.ir import (
     Type,
     Value,
 )
+from sidestep.compiler.record_format import event_program
 from sidestep.compiler.registers import ARGUMENTS
 from sidestep.compiler.support import SUPPORT
 from sidestep.events import layout
+from sidestep.events.record import COMM_SIZE, Field
 
 FACTS = ("tid", "pid", "cpu")
 FAULT = 2
@@ -64,6 +66,7 @@ class _Lowering:
     def __init__(self, function: Function) -> None:
         self.function = function
         self.lines: list[str] = []
+        self.allocations: list[str] = []
         self.symbols: dict[str, object] = {}
         self._by_thing: dict[object, str] = {}
         self._fresh = 0
@@ -82,12 +85,14 @@ class _Lowering:
 
     def finish(self) -> Lowered:
         self.head()
+        allocated = len(self.lines) - 1
         for block in self.function.blocks:
             self.lines.append(f"b{block.number}:")
             for operation in block.operations:
                 self.operation(operation)
             self.end(block.end)
         self.lines.append("}")
+        self.lines[allocated:allocated] = self.allocations
         declared = [f"@{name} = external global i8" for name in self.symbols]
         fixed = [
             f"@{name} = external global i8" for name in ("scratch_block", "shared_block", "process_page")
@@ -329,45 +334,126 @@ class _Lowering:
         call = _assembly("{ i64, i64 }", assembly, "={rax},={rcx},r,{rax},{rdx},~{r11}", arguments)
         pair = self.make(call)
         failed = self.make(f"extractvalue {{ i64, i64 }} {pair}, 1")
-        self._fault_unless_zero(failed)
+        self._fault_if(self.make(f"icmp ne i64 {failed}, 0"))
         word = self.make(f"extractvalue {{ i64, i64 }} {pair}, 0")
         return word if size == 8 else self.make(f"trunc i64 {word} to i{8 * size}")
 
-    def _fault_unless_zero(self, failed: str) -> None:
-        bad = self.make(f"icmp ne i64 {failed}, 0")
-        self._fresh += 1
-        fault, good = f"fault{self._fresh}", f"good{self._fresh}"
+    def _fault_if(self, bad: str) -> None:
+        fault, good = self.labels("fault", "good")
         self.lines.append(f"  br i1 {bad}, label %{fault}, label %{good}, !prof !0")
-        self.lines.append(f"{fault}:")
-        self.lines.append(f"  ret i64 {FAULT}")
-        self.lines.append(f"{good}:")
+        self.lines += [f"{fault}:", f"  ret i64 {FAULT}", f"{good}:"]
+
+    def labels(self, *names: str) -> list[str]:
+        """New labels."""
+        self._fresh += 1
+        return [f"{name}{self._fresh}" for name in names]
+
+    def do_write(self, operation: Operation, values: list[str]) -> None:
+        """Through the runtime's routine: memory that cannot be written ends the handler."""
+        size = operation.about.bits // 8
+        routine = self.symbol("write_word")
+        value = values[1]
+        if size < 8:
+            value = self.make(f"zext i{8 * size} {value} to i64")
+        arguments = f"i64 {routine}, i64 {values[0]}, i64 {value}, i64 {size}"
+        constraints = "={rax},={rcx},r,{rax},{rcx},{rdx},~{r11}"
+        pair = self.make(_assembly("{ i64, i64 }", "call *$2", constraints, arguments))
+        count = self.make(f"extractvalue {{ i64, i64 }} {pair}, 0")
+        self._fault_if(self.make(f"icmp ne i64 {count}, {size}"))
 
     def do_emit(self, operation: Operation, values: list[str]) -> None:
         """Through the runtime's routine: a place in a ring, or null where it is full."""
-        event = operation.about
-        size = layout.RECORD_HEADER_SIZE + 8 * len(event.fields)
-        index = self.symbol(event)
+        emission = operation.about
+        form = event_program(emission.event).format
+        index = self.symbol(emission.event)
         word = self.make(f"shl i64 {index}, 32")
-        head = self.make(f"or i64 {word}, {layout.PENDING_MAGIC | size // 8 << 16}")
+        head = self.make(f"or i64 {word}, {form.header_word(0, layout.PENDING_MAGIC)}")
         routine = self.symbol("reserve")
         arguments = f"i64 {routine}, ptr %block, i64 {head}"
         record = self.make(_assembly("i64", "call *$1", "={rax},r,{rax},{rcx},~{rdx},~{r11}", arguments))
         some = self.make(f"icmp ne i64 {record}, 0")
-        self._fresh += 1
-        fill, done = f"fill{self._fresh}", f"filled{self._fresh}"
-        self.lines.append(f"  br i1 {some}, label %{fill}, label %{done}")
-        self.lines.append(f"{fill}:")
-        for number, (value, argument) in enumerate(zip(values, operation.arguments, strict=True)):
-            place = self.pointer(self.make(f"add i64 {record}, {layout.RECORD_HEADER_SIZE + 8 * number}"))
-            kind = argument.type
-            assert issubclass(kind, Integer)
-            if kind.bits < 64:
-                value = self.make(f"{'sext' if kind.signed else 'zext'} {llvm_type(kind)} {value} to i64")
-            self.lines.append(f"  store i64 {value}, ptr {place}")
+        fill, done = self.labels("fill", "filled")
+        self.lines += [f"  br i1 {some}, label %{fill}, label %{done}", f"{fill}:"]
+        left = iter(zip(values, operation.arguments, strict=True))
+        for field, is_comm in zip(form.fields, emission.is_comm, strict=True):
+            place = self.make(f"add i64 {record}, {field.offset}")
+            if not field.is_string:
+                self._fill_number(place, *next(left))
+            else:
+                self._fill_text(record, place, field, None if is_comm else next(left)[0], form.string_limit)
         start = self.pointer(record)
         self.lines.append(f"  store atomic i8 {layout.RECORD_MAGIC & 0xFF}, ptr {start} release, align 1")
-        self.lines.append(f"  br label %{done}")
-        self.lines.append(f"{done}:")
+        self.lines += [f"  br label %{done}", f"{done}:"]
+
+    def _fill_number(self, place: str, value: str, argument: Value) -> None:
+        kind = argument.type
+        assert issubclass(kind, Integer)
+        if kind.bits < 64:
+            value = self.make(f"{'sext' if kind.signed else 'zext'} {llvm_type(kind)} {value} to i64")
+        self.lines.append(f"  store i64 {value}, ptr {self.pointer(place)}")
+
+    def _fill_text(self, record: str, place: str, field: Field, address: str | None, limit: int) -> None:
+        """The number of bytes that could be read, and the bytes; a bit of the record if there were none."""
+        behind = self.make(f"add i64 {place}, 8")
+        if address is None:
+            self.thread_name(behind)
+            self.lines.append(f"  store i64 16, ptr {self.pointer(place)}")
+            return
+        size = self.read_memory(address, behind, limit + 1)
+        self.lines.append(f"  store i64 {size}, ptr {self.pointer(place)}")
+        assert field.fault_bit is not None
+        none = self.make(f"icmp eq i64 {size}, 0")
+        bit = self.make(f"select i1 {none}, i64 {1 << field.fault_bit % 64}, i64 0")
+        word = layout.RECORD_HEADER_SIZE + field.fault_bit // 64 * 8
+        faults = self.pointer(self.make(f"add i64 {record}, {word}"))
+        before = self.make(f"load i64, ptr {faults}")
+        self.lines.append(f"  store i64 {self.make(f'or i64 {before}, {bit}')}, ptr {faults}")
+
+    def read_memory(self, address: str, where: str, size: int) -> str:
+        """Copy from the target's memory; how many bytes could be read."""
+        routine = self.symbol("read_memory")
+        arguments = f"i64 {routine}, i64 {address}, i64 {where}, i64 {size}"
+        constraints = "={rax},={rcx},r,{rax},{rcx},{rdx},~{r11}"
+        pair = self.make(_assembly("{ i64, i64 }", "call *$2", constraints, arguments))
+        return self.make(f"extractvalue {{ i64, i64 }} {pair}, 0")
+
+    def thread_name(self, where: str) -> None:
+        """Put the 16 bytes of the thread's name somewhere."""
+        routine = self.symbol("thread_name")
+        constraints = "={rcx},r,{rcx},~{rax},~{r11}"
+        self.make(_assembly("i64", "call *$1", constraints, f"i64 {routine}, i64 {where}"))
+
+    def do_same_text(self, operation: Operation, values: list[str]) -> str:
+        """Read over a copy of what is wanted: what could not be read is equal, and then it is a fault."""
+        wanted: bytes = operation.about
+        size = len(wanted) if values else COMM_SIZE
+        padded = wanted.ljust(-(-size // 8) * 8, b"\0")
+        words = [int.from_bytes(padded[at : at + 8], "little") for at in range(0, len(padded), 8)]
+        self._fresh += 1
+        buffer = f"%text{self._fresh}"
+        self.allocations.append(f"  {buffer} = alloca [{len(words)} x i64], align 8")
+        for number, word in enumerate(words):
+            place = self.make(f"getelementptr i64, ptr {buffer}, i64 {number}")
+            self.lines.append(f"  store volatile i64 {word}, ptr {place}")
+        where = self.make(f"ptrtoint ptr {buffer} to i64")
+        if values:
+            count = self.read_memory(values[0], where, size)
+        else:
+            self.thread_name(where)
+            count = str(size)
+        equal = "true"
+        for number, word in enumerate(words):
+            place = self.make(f"getelementptr i64, ptr {buffer}, i64 {number}")
+            found = self.make(f"load volatile i64, ptr {place}")
+            mask = (1 << 8 * min(8, len(wanted) - 8 * number)) - 1 if len(wanted) > 8 * number else 0
+            differing = self.make(f"xor i64 {found}, {word}")
+            counted = self.make(f"and i64 {differing}, {mask}")
+            same = self.make(f"icmp eq i64 {counted}, 0")
+            equal = self.make(f"and i1 {equal}, {same}")
+        short = self.make(f"icmp ult i64 {count}, {size}")
+        unknown = self.make(f"and i1 {equal}, {short}")
+        self._fault_if(unknown)
+        return equal
 
 
 def _assembly(result: str, text: str, constraints: str, arguments: str) -> str:

@@ -31,6 +31,7 @@ class Machine:
     thread: int = 1
     process: int = 1
     on_cpu: int = 0
+    name: bytes = b"python"
     words: dict[int, int] = field(default_factory=dict)
     cells: dict[int, int] = field(default_factory=dict)
     events: list[Any] = field(default_factory=list)
@@ -52,6 +53,29 @@ class Machine:
         if any(address + offset not in self.memory for offset in range(size)):
             raise HandlerFault(f"no memory at {address:#x}")
         self.put(address, int(value).to_bytes(size, "little", signed=kind.signed))
+
+    def text(self, pointer: int | None, limit: int) -> bytes | None:
+        """The bytes up to a NUL or to where memory ends, at most `limit`; None if the first is not there. The
+        thread's name without a pointer."""
+        if pointer is None:
+            return self.name[:limit]
+        found = bytearray()
+        while len(found) < limit and (byte := self.memory.get(pointer + len(found), 0)):
+            found.append(byte)
+        return bytes(found) if pointer in self.memory else None
+
+    def same_text(self, pointer: int | None, wanted: bytes) -> bool:
+        """Whether exactly these bytes are there; a difference is seen before memory that is not there."""
+        for offset, byte in enumerate(wanted):
+            if pointer is None:
+                found: int | None = self.name.ljust(16, b"\0")[offset]
+            else:
+                found = self.memory.get(pointer + offset)
+            if found is None:
+                raise HandlerFault(f"no memory at {(pointer or 0) + offset:#x}")
+            if found != byte:
+                return False
+        return True
 
     def now(self) -> int:
         return self.time

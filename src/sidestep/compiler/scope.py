@@ -32,6 +32,27 @@ class Pointer(NamedTuple):
     kind: type[Integer]
 
 
+class TextAt(NamedTuple):
+    """Text in memory; without an address the thread's name."""
+
+    address: Value | None
+    limit: int
+
+
+class Named(NamedTuple):
+    """A name for a pointer or for text: the local that has its address, and what is there."""
+
+    local: str
+    kind: type[Integer] | None
+    limit: int
+
+
+class Characters(NamedTuple):
+    """A constant text, to compare with."""
+
+    value: str | bytes
+
+
 class Captured(NamedTuple):
     """An object from outside the handler: a function, a map, an event class, a module."""
 
@@ -44,7 +65,7 @@ class Special(NamedTuple):
     what: str
 
 
-Operand: TypeAlias = Literal | Loose | Pointer | Captured | Special | Value
+Operand: TypeAlias = Literal | Loose | Pointer | TextAt | Named | Characters | Captured | Special | Value
 
 
 class Learned(Exception):

@@ -9,13 +9,12 @@ from sidestep.address import Range
 from sidestep.arch.x86_64.handlers import NativeCall
 from sidestep.compiler.compiled import compile_native
 from sidestep.compiler.event import Event
-from sidestep.compiler.integers import Integer
 from sidestep.compiler.native import NativeFunction
+from sidestep.compiler.record_format import event_program
 from sidestep.events.clock import Clock
 from sidestep.events.counters import Counters
 from sidestep.events.record import EventProgram
 from sidestep.handlers.base import Map, Symbol
-from sidestep.spec import FetchArgument, FetchType, Immediate
 from sidestep.target.base import Engine
 
 CLOCK_SHIFT = 32
@@ -117,10 +116,7 @@ class Handlers:
         index = self._events.get(kind)
         if index is None:
             index = self._events[kind] = self._take_indexes(1)
-            arguments = tuple(
-                FetchArgument(name, Immediate(0), _fetch_type(field)) for name, field in kind.fields.items()
-            )
-            self._add_event(EventProgram(index, kind.label, kind.label, arguments))
+            self._add_event(event_program(kind, index))
         return index
 
     def lost(self, kind: type[Event]) -> int:
@@ -134,11 +130,7 @@ class Handlers:
             owner.release()
 
 
-RUNTIME = ("read_word", "reserve")
-
-
-def _fetch_type(kind: type[Integer]) -> FetchType:
-    return FetchType("s" if kind.signed else "u", kind.bits)
+RUNTIME = ("read_word", "read_memory", "write_word", "thread_name", "reserve")
 
 
 def _clock_numbers() -> Mapping[str, int]:

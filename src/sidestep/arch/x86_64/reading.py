@@ -32,6 +32,7 @@ from sidestep.events import layout
 SYS_GETPID: Final = 39
 SYS_PRCTL: Final = 157
 SYS_PROCESS_VM_READV: Final = 310
+SYS_PROCESS_VM_WRITEV: Final = 311
 PR_GET_NAME: Final = 16
 
 
@@ -103,6 +104,47 @@ def read_word(assembler: Assembler) -> int:
     assembler.emit(pop("rcx"))
     assembler.emit(cmp("rax", "rdx"))
     assembler.emit(mov("rax", "rcx"))
+    assembler.raw(RET)
+    return start
+
+
+def write_word(assembler: Assembler) -> int:
+    """rax = address, rcx = value, rdx = bytes (1 .. 8): rax = bytes that could be written, all or none.
+
+    A system call of the process on itself: what cannot be written is an answer, not a signal. Clobbers rcx
+    and r11, keeps all others.
+    """
+    saved = ("rdx", "rsi", "rdi", "r8", "r9", "r10")
+    start = assembler.label("write_word")
+    save(assembler, saved)
+    emit(
+        assembler,
+        lea("rsp", at("rsp", -40)),  # the value, the local part, the remote part
+        mov(at("rsp"), "rcx"),
+        mov(at("rsp", 8), "rsp"),
+        mov(at("rsp", 16), "rdx"),
+        mov(at("rsp", 24), "rax"),
+        mov(at("rsp", 32), "rdx"),
+        mov("eax", SYS_GETPID),
+    )
+    assembler.raw(SYSCALL)
+    emit(
+        assembler,
+        mov("edi", "eax"),
+        lea("rsi", at("rsp", 8)),
+        mov("edx", 1),
+        lea("r10", at("rsp", 24)),
+        mov("r8d", 1),
+        xor("r9d", "r9d"),
+        mov("eax", SYS_PROCESS_VM_WRITEV),
+    )
+    assembler.raw(SYSCALL)
+    assembler.emit(test("rax", "rax"))
+    assembler.jump_if("ns", "wrote something")
+    assembler.emit(xor("eax", "eax"))
+    assembler.label("wrote something")
+    assembler.emit(lea("rsp", at("rsp", 40)))
+    restore(assembler, saved)
     assembler.raw(RET)
     return start
 

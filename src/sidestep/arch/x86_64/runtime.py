@@ -64,6 +64,7 @@ class Runtime:
         self.process_block = self._process_block(assembler)
         self.read_memory = reading.read_memory(assembler)
         self.read_word = reading.read_word(assembler)
+        self.write_word = reading.write_word(assembler)
         self.thread_name = reading.thread_name(assembler)
         self.walk_stack = reading.walk_stack(assembler)
         self._note_pid(assembler)

@@ -53,4 +53,6 @@ RECORDING = (
     Call("process_vm_readv", reading.SYS_PROCESS_VM_READV, (None, None, 1, None, None, 0)),
     Call("prctl", reading.SYS_PRCTL, (reading.PR_GET_NAME,)),
 )
-"""What code of ours in the target calls at a hit that is counted, or recorded."""
+WRITING = (Call("process_vm_writev", reading.SYS_PROCESS_VM_WRITEV, (None, None, 1, None, 1, 0)),)
+"""What code of ours in the target calls at a hit that is counted, that is recorded or has a native handler,
+and where a native handler writes to memory."""

@@ -85,4 +85,7 @@ def runtime_symbols(runtime: Runtime) -> Mapping[str, int]:
         "shared_block": runtime.counters(layout.SHARED_BLOCK),
         "process_page": runtime.process_page + layout.PROCESS_BLOCK_OFFSET,
         "read_word": runtime.read_word,
+        "read_memory": runtime.read_memory,
+        "write_word": runtime.write_word,
+        "thread_name": runtime.thread_name,
     }

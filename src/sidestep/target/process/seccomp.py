@@ -9,7 +9,7 @@ from functools import lru_cache
 from sidestep import errors
 from sidestep.errors import TargetError
 from sidestep.target.process import procfs, ptrace
-from sidestep.target.process.calls import COUNTING, INJECTED, RECORDING, Call
+from sidestep.target.process.calls import COUNTING, INJECTED, RECORDING, WRITING, Call
 from sidestep.target.process.filters import ACTION_MASK, ALLOW, LOG, Program, answers, decode
 from sidestep.target.process.ptrace import Request
 
@@ -35,7 +35,7 @@ def check(pid: int, tids: Iterable[int]) -> str:
     limits = ""
     for tid in tids:
         permit(pid, tid, INJECTED + COUNTING)
-        limits = limits or find_objection(_programs(pid, tid), RECORDING)
+        limits = limits or find_objection(_programs(pid, tid), RECORDING + WRITING)
     return limits
 
 
