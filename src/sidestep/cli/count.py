@@ -10,22 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sidestep.cli.figures import COLUMNS, Figures, footer, summary
-from sidestep.cli.options import (
-    Choice,
-    CommOption,
-    DurationOption,
-    Format,
-    FormatOption,
-    Invocation,
-    NameOption,
-    OutputOption,
-    PidOption,
-    ProbesArgument,
-    SeccompOption,
-    ThreadOption,
-)
+from sidestep.cli.options import Format
 from sidestep.cli.output import width_of, write_json, write_lines
-from sidestep.cli.run import Ending, Plan, Run, execute
+from sidestep.cli.plan import Plan
+from sidestep.cli.run import Ending, Run, execute
 from sidestep.cli.screen import Screen
 from sidestep.cli.tables import render
 
@@ -40,15 +28,8 @@ _POLL = 0.1
 
 
 def count(
-    context: typer.Context,
-    probes: ProbesArgument = None,
-    pid: PidOption = None,
-    name: NameOption = None,
-    duration: DurationOption = None,
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", metavar="N", min=1, help="Detach after N hits; some more may be counted."),
-    ] = None,
+    plan: Plan,
+    *,
     top: Annotated[
         int | None,
         typer.Option("--top", metavar="ROWS", min=1, help="Show this many probes, those with most hits."),
@@ -57,12 +38,7 @@ def count(
         float,
         typer.Option("--interval", metavar="SECONDS", min=0.1, help="Time between two updates of the table."),
     ] = 1.0,
-    output: OutputOption = None,
-    format: FormatOption = Format.TEXT,
-    tid: ThreadOption = None,
-    comm: CommOption = None,
-    allow_seccomp: SeccompOption = False,
-) -> None:
+) -> int:
     """Count hits, in a live table.
 
     On a terminal the table is live; into a file or a pipe goes the final one only.
@@ -73,15 +49,6 @@ def count(
 
     Ctrl-C, --duration or --limit end it: the process is restored and runs on.
     """
-    invocation: Invocation = context.obj
-    choice = Choice(pid, name, invocation.command)
-    plan = Plan(choice, tuple(probes or ()), duration, limit, output, format, tid, comm, allow_seccomp)
-
-    raise typer.Exit(run_count(plan, interval=interval, top=top))
-
-
-def run_count(plan: Plan, *, interval: float = 1.0, top: int | None = None) -> int:
-    """Counts as planned; `interval` is in seconds. Returns the exit code."""
 
     def register(target: Target, progress: Progress) -> Batch:
         return target.count(*plan.probes, tid=plan.tid, comm=plan.comm, progress=progress)

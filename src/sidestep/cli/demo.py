@@ -12,11 +12,11 @@ from pathlib import Path
 
 import typer
 
-from sidestep.cli.count import run_count
+from sidestep.cli.count import count
 from sidestep.cli.options import Choice, Invocation
 from sidestep.cli.output import reader_may_leave
-from sidestep.cli.run import Plan
-from sidestep.cli.trace import run_trace
+from sidestep.cli.plan import Plan
+from sidestep.cli.trace import trace
 
 PROGRAM = Path(__file__).with_name("demo_program.py")
 COUNT_SECONDS, TRACE_SECONDS, EVENTS = 3.0, 3.0, 12
@@ -93,7 +93,7 @@ def _show(program: subprocess.Popen[str]) -> int:
 def _count(pid: int) -> int:
     probes = usable(pid, COUNTED)
     _command("count", pid, probes, f"--duration {COUNT_SECONDS:g}")
-    code = run_count(Plan(Choice(pid, None), tuple(probes), duration=COUNT_SECONDS))
+    code = count(Plan(Choice(pid, None), tuple(probes), duration=COUNT_SECONDS))
     _say(
         "",
         "   HITS is how often each function was called, to the last one. The first instructions of each were",
@@ -108,7 +108,7 @@ def _trace(pid: int) -> int:
     probes = usable(pid, TRACED)
     _say("2. What are they called with?", "")
     _command("trace", pid, probes, f"--limit {EVENTS}")
-    code = run_trace(Plan(Choice(pid, None), tuple(probes), duration=TRACE_SECONDS, limit=EVENTS))
+    code = trace(Plan(Choice(pid, None), tuple(probes), duration=TRACE_SECONDS, limit=EVENTS))
     _say(
         "",
         "   One line a hit: task-thread, CPU, seconds, the probe, where, and what was asked for. $arg1 is",

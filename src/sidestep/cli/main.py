@@ -13,6 +13,7 @@ from sidestep.cli import list as list_command
 from sidestep.cli.interrupt import InterruptedEarlyError
 from sidestep.cli.options import Invocation, UsageError
 from sidestep.cli.output import OutputClosedError, make_output_safe, os_error, say
+from sidestep.cli.plan import planned
 from sidestep.errors import ProbeSyntaxError, SidestepError
 
 FAILED, USAGE = 1, 2
@@ -94,8 +95,8 @@ app = Application(
     context_settings=SETTINGS,
 )
 app.callback()(_options)
-app.command("trace", context_settings=SETTINGS)(trace.trace)
-app.command("count", context_settings=SETTINGS)(count.count)
+app.command("trace", context_settings=SETTINGS)(planned(trace.trace))
+app.command("count", context_settings=SETTINGS)(planned(count.count))
 app.command("funcs", context_settings=SETTINGS)(funcs.funcs)
 app.command("check", context_settings=SETTINGS)(check.check)
 app.command("list", context_settings=SETTINGS)(list_command.list_probes)

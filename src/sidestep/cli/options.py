@@ -99,6 +99,10 @@ DurationOption: TypeAlias = Annotated[
     float | None,
     typer.Option("--duration", metavar="SECONDS", min=0.0, help="Detach after this time."),
 ]
+LimitOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--limit", metavar="N", min=1, help="Detach after N hits; count may see some more."),
+]
 OutputOption: TypeAlias = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="FILE", help="Write results into this file."),

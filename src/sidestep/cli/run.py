@@ -7,26 +7,23 @@ the target is restored before anything else happens, and only then the summary i
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TextIO, TypeAlias
 
 from sidestep.cli.figures import Figures
 from sidestep.cli.interrupt import Interrupt
-from sidestep.cli.options import Choice, Format, UsageError, choose_pid
+from sidestep.cli.options import choose_pid
 from sidestep.cli.output import OutputClosedError, os_error, plural, result_stream, say, silence
+from sidestep.cli.plan import Plan
 from sidestep.cli.progress import Progress
-from sidestep.errors import PROCESS_GONE, ProbeSyntaxError, SidestepError, TargetError
+from sidestep.errors import PROCESS_GONE, SidestepError, TargetError
 
 if TYPE_CHECKING:
     from sidestep.session import Batch, Exit, Target
-    from sidestep.spec import ProbeSpec
 
 Ending: TypeAlias = Literal["signal", "duration", "limit", "target", "output"]
 
@@ -36,53 +33,6 @@ NOT_EXECUTABLE, NOT_FOUND, SIGNALLED = 126, 127, 128
 _MOST_THREADS = 8
 _EXAMPLES = 3
 """Names shown for each reason of a refusal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What the options of trace and count ask for. Raises UsageError, and ProbeSyntaxError for a text."""
-
-    choice: Choice
-    probes: tuple[str, ...]
-    duration: float | None = None
-    limit: int | None = None
-    output: Path | None = None
-    format: Format = Format.TEXT
-    tid: int | None = None
-    comm: str | None = None
-    allow_seccomp: bool = False
-    filtered: bool = field(init=False)
-    globs: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        if not self.probes:
-            raise UsageError("which function? Give a probe, such as 'libc:malloc'")
-        if self.format is Format.JSON and self.choice.launched and self.output is None:
-            raise UsageError("--format json needs -o FILE here: the command uses the standard streams itself")
-        if self.tid is not None and self.choice.launched:
-            raise UsageError("--tid needs a running process: nobody knows the threads of a command before")
-        if self.duration is not None and not math.isfinite(self.duration):
-            raise UsageError("--duration takes a number of seconds")
-        specs = parse_words(self.probes)
-        filtered = any(spec.condition for spec in specs) or self.tid is not None or self.comm is not None
-        object.__setattr__(self, "filtered", filtered)
-        object.__setattr__(self, "globs", any(spec.where.is_glob for spec in specs))
-
-
-def parse_words(words: Sequence[str]) -> list[ProbeSpec]:
-    """The probes of a command line. Whoever left out the quotes around one is told so."""
-    from sidestep.spec import parse
-
-    specs: list[ProbeSpec] = []
-    for word in words:
-        try:
-            specs.append(parse(word))
-        except ProbeSyntaxError as error:
-            if specs and error.column == 0:
-                hint = "a probe is one shell word: put all of it between single quotes"
-                raise ProbeSyntaxError(error.text, 0, error.message, hint) from None
-            raise
-    return specs
 
 
 class Run:

@@ -10,22 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sidestep.cli import figures
-from sidestep.cli.options import (
-    Choice,
-    CommOption,
-    DurationOption,
-    Format,
-    FormatOption,
-    Invocation,
-    NameOption,
-    OutputOption,
-    PidOption,
-    ProbesArgument,
-    SeccompOption,
-    ThreadOption,
-)
+from sidestep.cli.options import Format
 from sidestep.cli.output import plural, reader_may_leave, write_lines, write_table
-from sidestep.cli.run import Ending, Plan, Run, execute
+from sidestep.cli.plan import Plan
+from sidestep.cli.run import Ending, Run, execute
 
 if TYPE_CHECKING:
     from sidestep.cli.progress import Progress
@@ -41,18 +29,8 @@ _PATIENCE = 0.5
 
 
 def trace(
-    context: typer.Context,
-    probes: ProbesArgument = None,
-    pid: PidOption = None,
-    name: NameOption = None,
-    duration: DurationOption = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="Detach after N events.")
-    ] = None,
-    output: OutputOption = None,
-    format: FormatOption = Format.TEXT,
-    tid: ThreadOption = None,
-    comm: CommOption = None,
+    plan: Plan,
+    *,
     stack: Annotated[
         int,
         typer.Option(
@@ -69,8 +47,7 @@ def trace(
             "--string-limit", metavar="BYTES", min=1, max=4096, help="Cut strings after this length."
         ),
     ] = 256,
-    allow_seccomp: SeccompOption = False,
-) -> None:
+) -> int:
     """Print a line for each hit.
 
     task-tid [cpu] seconds: event: (symbol+offset) name=value ...
@@ -81,15 +58,6 @@ def trace(
 
     Ctrl-C, --duration or --limit end it: the process is restored and runs on.
     """
-    invocation: Invocation = context.obj
-    choice = Choice(pid, name, invocation.command)
-    plan = Plan(choice, tuple(probes or ()), duration, limit, output, format, tid, comm, allow_seccomp)
-
-    raise typer.Exit(run_trace(plan, stack=stack, string_limit=string_limit))
-
-
-def run_trace(plan: Plan, *, stack: int = 0, string_limit: int = 256) -> int:
-    """Traces as planned, with `stack` frames and strings of `string_limit` bytes. Returns the exit code."""
 
     def register(target: Target, progress: Progress) -> Batch:
         return target.trace(
