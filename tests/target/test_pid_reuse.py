@@ -81,7 +81,7 @@ def test_a_target_whose_place_another_process_has_taken(start: Start) -> None:
 def test_a_pid_that_changes_hands_while_it_is_attached_to(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the look at the process and the opening of its memory: the start time tells."""
+    """Between the look at the process and the opening of its memory."""
     first = start()
 
     class Late(ProcessMemory):
@@ -94,5 +94,4 @@ def test_a_pid_that_changes_hands_while_it_is_attached_to(
     with pytest.raises(TargetError) as gone:
         linux.attach(first.pid)
     assert gone.value.reason.name == "process-gone"
-    assert "another process" in str(gone.value)
     assert procfs.read_status(first.pid).tracer == 0

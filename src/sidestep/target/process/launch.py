@@ -91,7 +91,7 @@ def _launch(
     child = started.result()  # the error of a program that cannot be started comes from here
     if not running:
         raise TargetError(arguments[0], errors.PROCESS_GONE)
-    process = Process(pid, procfs.read_status(pid), tracer)
+    process = Process(pid, procfs.read_status, tracer)
     process.child = child
     stop = Stop(pid)
     stop.threads[pid] = StoppedThread(pid, pid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 import signal
 import subprocess
 import threading
@@ -148,11 +149,19 @@ class Process:
     """A Linux process that is probed. `attach()` and `launch()` make one; the process runs except in a
     window."""
 
-    def __init__(self, pid: int, status: procfs.Status, tracer: Tracer) -> None:
+    def __init__(self, pid: int, look: Callable[[int], procfs.Status], tracer: Tracer) -> None:
+        """`look` checks the process. The kernel's handle for it, taken before, tells whether the pid has
+        changed hands meanwhile: start times have a resolution of 10 ms."""
+        self._pidfd = _open_pidfd(pid, look)
+        try:
+            status = look(pid)
+            self.memory = ProcessMemory(pid)
+        except BaseException:
+            os.close(self._pidfd)
+            raise
         self.pid = pid
         self.name = status.name
         self.start_time = status.start_time
-        self.memory = ProcessMemory(pid)
         self.child: subprocess.Popen[bytes] | None = None
         self.exit: Exit | None = None
         self.hides_contexts = False  # see base.Inspected
@@ -162,13 +171,9 @@ class Process:
         self._held: Stop | None = None
         self._sharers = Sharers()
         self._gadgets: remote.Gadgets | None = None
-        try:
-            if procfs.read_status(pid).start_time != status.start_time:
-                detail = "its pid is used by another process now"
-                raise TargetError(f"process {pid}", errors.PROCESS_GONE, detail)
-        except BaseException:
-            self.memory.close()
-            raise
+        if self._has_ended:
+            self.close()
+            raise TargetError(f"process {pid}", errors.PROCESS_GONE)
 
     def in_window(self, function: Callable[[Window], T]) -> T:
         """Run a function while all threads are stopped. Everything slow is prepared before.
@@ -224,9 +229,18 @@ class Process:
     # Life and death
 
     @property
+    def _has_ended(self) -> bool:
+        """What the kernel's handle tells, until `close()`."""
+        if self._pidfd < 0:
+            return False
+        handle = select.poll()
+        handle.register(self._pidfd, select.POLLIN)
+        return bool(handle.poll(0))
+
+    @property
     def alive(self) -> bool:
         """Whether the process exists and has not ended (a zombie has ended)."""
-        if self.exit is not None:
+        if self.exit is not None or self._has_ended:
             return False
         try:
             status = procfs.read_status(self.pid)
@@ -317,6 +331,17 @@ class Process:
         self.resume()
         self._tracer.close()
         self.memory.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+def _open_pidfd(pid: int, look: Callable[[int], object]) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        look(pid)  # says why, if it can: a thread has no handle
+        raise TargetError(f"process {pid}", errors.NO_SUCH_PROCESS) from error
 
 
 SYSTEM_CALL_STOP = -1
@@ -345,7 +370,7 @@ def _resume_held(stop: Stop, pid: int, request: Request) -> int:
 
 def attach_child(pid: int) -> Process:
     """A process that has memory of ours. What its filters of system calls allow is asked before each call."""
-    return Process(pid, procfs.check_attachable(pid), Tracer())
+    return Process(pid, procfs.check_attachable, Tracer())
 
 
 def attach(pid: int, *, allow_seccomp: bool = False) -> Process:
@@ -355,8 +380,7 @@ def attach(pid: int, *, allow_seccomp: bool = False) -> Process:
     """
     if pid == os.getpid():
         raise TargetError(f"process {pid}", errors.NO_PERMISSION, "a process cannot probe itself")
-    status = procfs.check_attachable(pid)
-    process = Process(pid, status, Tracer())
+    process = Process(pid, procfs.check_attachable, Tracer())
     process.allows_seccomp = allow_seccomp
     if not allow_seccomp and any(procfs.seccomp_mode(pid, tid) for tid in procfs.threads(pid)):
         try:
