@@ -98,8 +98,9 @@ def test_live(terminal: Terminal, ticking: Running) -> None:
     live, _, final = terminal.shown.rpartition("\x1b[J")
     frames = live.split("HITS")
     assert len(frames) > 3
-    for line in ESCAPE.sub("", live).replace("^C", "").split("\n"):
-        assert len(line.rstrip("\r")) <= 36, line
+    # Every carriage return begins a line anew: that of the progress, on a slow machine, and those of the table.
+    for line in re.split(r"[\r\n]+", ESCAPE.sub("", live).replace("^C", "")):
+        assert len(line) <= 36, line
     assert "tick" in live
     assert "HITS" in final
     assert "tick" in final
