@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any
 
 from sidestep import errors
@@ -265,11 +266,11 @@ class Target:
         progress: Progress | None,
     ) -> Batch:
         manager = self._prepared()
-        self._places.show(
-            None if progress is None else lambda done, size: progress("reading code", done, size)
-        )
+        self._places.show(None if progress is None else partial(progress, "reading code"))
+        looking = None if progress is None else partial(progress, "looking for functions")
         named: MutableSequence[Request] = []
         globbed: MutableSequence[Request] = []
+        refused: MutableSequence[Refused] = []
         for text in texts:
             spec = parse(text) if isinstance(text, str) else text
             if spec.kind == "r":
@@ -277,17 +278,17 @@ class Target:
             self._places.refresh()
             plain = not emit and spec.condition is None and tid is None and comm is None
             action = Count(spec.event) if plain else Record(spec, string_limit, stack, tid, comm, emit)
-            found = self._find(spec)
+            found, unresolved = self._places.find_all(spec.where, looking)
+            refused += [Refused(error.subject, error.refusal) for error in unresolved]
             if not plain and self.process.recording_limits:
                 raise ProbeError(str(text), errors.SECCOMP, self.process.recording_limits)
             requests = [Request(Kprobe(spec.where, action=action), each) for each in found]
             (globbed if spec.where.is_glob or len(found) > 1 else named).extend(requests)
-        refused: Sequence[Refused] = []
         if named:
             manager.register(named, progress=progress)
         try:
             if globbed:
-                refused = manager.register(globbed, partly=True, progress=progress)
+                refused += manager.register(globbed, partly=True, progress=progress)
         except BaseException:
             manager.unregister([request.probe for request in named])
             raise
@@ -297,13 +298,6 @@ class Target:
             counts = f"{len(refused)} refused, the first: {first.probe}: {first.refusal.reason.sentence}"
             raise ProbeError(" ".join(str(text) for text in texts), errors.NOTHING_LEFT, counts)
         return Batch(probes, refused)
-
-    def _find(self, spec: ProbeSpec) -> Sequence[Location]:
-        """Locations without duplicates: aliases of one function are one probe."""
-        found: dict[int, Location] = {}
-        for location in self._places.find(spec.where, everywhere=spec.where.is_glob):
-            found.setdefault(location.address, location)
-        return [*found.values()]
 
     def _prepared(self) -> KprobeManager:
         """The manager; at the first use memory of ours is put into the process."""

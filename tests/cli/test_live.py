@@ -98,7 +98,7 @@ def test_live(terminal: Terminal, ticking: Running) -> None:
     live, _, final = terminal.shown.rpartition("\x1b[J")
     frames = live.split("HITS")
     assert len(frames) > 3
-    # Every carriage return begins a line anew: that of the progress, on a slow machine, and those of the table.
+    # Every carriage return begins a line anew: that of the progress, on a slow machine, and of the table.
     for line in re.split(r"[\r\n]+", ESCAPE.sub("", live).replace("^C", "")):
         assert len(line) <= 36, line
     assert "tick" in live

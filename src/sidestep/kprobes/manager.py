@@ -276,6 +276,8 @@ class KprobeManager:
                 failures.append((plan, error.refusal))
         if not changes:
             return failures
+        if progress is not None:
+            progress("changing the code", 0, 0)
         refusals = uninterrupted(lambda: self._change(changes))
         return failures + [(plans[index], refusal) for index, refusal in refusals.items()]
 

@@ -18,7 +18,7 @@ from sidestep.safety.verdict import verdict
 from sidestep.spec import SymbolMemory, Where
 from sidestep.symbols.mapped import HUGE_PAGES, VDSO
 from sidestep.symbols.modules import Module, read_modules
-from sidestep.symbols.resolve import Location, Symbolizer, data_address, resolve
+from sidestep.symbols.resolve import Location, Resolution, Symbolizer, data_address, resolve, resolve_all
 from sidestep.target.base import Inspected
 
 FAULT_SIGNALS = (4, 7, 8, 11)  # SIGILL SIGBUS SIGFPE SIGSEGV
@@ -103,6 +103,11 @@ class Places:
     def find(self, where: Where, *, everywhere: bool = False) -> list[Location]:
         """All locations that a place stands for; raises ProbeError."""
         return resolve(self.modules, where, self.process.memory.read, everywhere=everywhere)
+
+    def find_all(self, where: Where, progress: Callable[[int, int], None] | None = None) -> Resolution:
+        """The same for several probes: a glob in all modules, with what it matched but cannot be probed."""
+        read = self.process.memory.read
+        return resolve_all(self.modules, where, read, everywhere=where.is_glob, progress=progress)
 
     def locate(self, probe: Kprobe) -> Location:
         """The one location of a probe; raises ProbeError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -68,9 +68,17 @@ def resolve(
 
 
 def resolve_all(
-    modules: Sequence[Module], where: Where, read: Reader, *, everywhere: bool = False
+    modules: Sequence[Module],
+    where: Where,
+    read: Reader,
+    *,
+    everywhere: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Resolution:
-    """As `resolve`, with what was left out. Raises when nothing is left."""
+    """As `resolve`, with what was left out. Raises when nothing is left.
+
+    `progress` is called with (modules done, modules in all) while a glob is looked for.
+    """
     candidates = _candidates(modules, where)
     if where.symbol is None:
         return Resolution([_at_address(module, where) for module in candidates], [])
@@ -86,7 +94,7 @@ def resolve_all(
     if found:
         return Resolution([_locate(modules, *pair, where, read) for pair in found], [])
     if _is_glob(where.symbol):
-        resolution = _resolve_glob(modules, candidates, where, read, everywhere=everywhere)
+        resolution = _resolve_glob(modules, candidates, where, read, everywhere, progress)
         if resolution.locations:
             return resolution
         if resolution.refused:
@@ -95,11 +103,18 @@ def resolve_all(
 
 
 def _resolve_glob(
-    modules: Sequence[Module], candidates: Sequence[Module], where: Where, read: Reader, *, everywhere: bool
+    modules: Sequence[Module],
+    candidates: Sequence[Module],
+    where: Where,
+    read: Reader,
+    everywhere: bool,
+    progress: Callable[[int, int], None] | None,
 ) -> Resolution:
     locations: dict[int, Location] = {}
     refused: list[ProbeError] = []
-    for module in candidates:
+    for number, module in enumerate(candidates):
+        if progress is not None:
+            progress(number, len(candidates))
         for function in _mapped(module, module.functions.matching(where.symbol or "")):
             try:
                 location = _locate(modules, module, function, where, read)
