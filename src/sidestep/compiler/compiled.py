@@ -18,8 +18,8 @@ from sidestep.errors import ProbeError
 
 KIND = "handlers"
 LARGEST_CODE = 16 << 10
-MAGIC = b"SDSTNAT1"
-_HEAD = struct.Struct("<8s32sIII")
+MAGIC = b"SDSTNAT2"
+_HEAD = struct.Struct("<8s32sIIII")
 _REFERENCE = struct.Struct("<Iq32s")
 
 
@@ -64,15 +64,15 @@ def _kept(key: bytes) -> Code | None:
     raw = private_files.load(KIND, key.hex())
     if raw is None or len(raw) < _HEAD.size:
         return None
-    magic, stored, entry, size, count = _HEAD.unpack_from(raw)
+    magic, stored, entry, length, size, count = _HEAD.unpack_from(raw)
     if magic != MAGIC or stored != key or len(raw) != _HEAD.size + size + count * _REFERENCE.size:
         return None
     found = _REFERENCE.iter_unpack(raw[_HEAD.size + size :])
     references = [Reference(offset, name.rstrip(b"\0").decode(), addend) for offset, addend, name in found]
-    return Code(raw[_HEAD.size : _HEAD.size + size], entry, tuple(references))
+    return Code(raw[_HEAD.size : _HEAD.size + size], entry, length, tuple(references))
 
 
 def _keep(key: bytes, code: Code) -> None:
-    head = _HEAD.pack(MAGIC, key, code.entry, len(code.code), len(code.references))
+    head = _HEAD.pack(MAGIC, key, code.entry, code.size, len(code.code), len(code.references))
     references = [_REFERENCE.pack(each.offset, each.addend, each.symbol.encode()) for each in code.references]
     private_files.store(KIND, key.hex(), b"".join([head, code.code, *references]))

@@ -5,9 +5,9 @@ The handler is one function:
     i64 @handler(i64 di, si, dx, cx, r8, r9, ptr nest frame)
 
 It keeps all registers but rax and r11 (preserve_mostcc). The integer arguments' registers are its parameters,
-as they are at the probepoint; r10 points to the frame: the thread's counter block, then a word for each other
-register, word of the stack or fact that it uses, as `Slots` lists them. It returns 0, 1 (the handler returned
-true) or 2 (a fault). Addresses are external symbols, filled in where the code is placed.
+as they are at the probepoint. r10 points to the thread's counter block; or, if `slots` are used, to a frame:
+the block's address, then a word for each other register, word of the stack or fact. It returns 0, 1 (the
+handler returned true) or 2 (a fault). Addresses are external symbols, filled in where the code is placed.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from sidestep.events.record import COMM_SIZE, Field
 
 FACTS = ("tid", "pid", "cpu")
 FAULT = 2
+FAULTING = ("read", "write", "same_text")
 SIMPLE = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 
 
@@ -52,6 +53,7 @@ class Lowered:
     written: tuple[str, ...]
     symbols: dict[str, object]
     returns: bool  # whether it may return 1
+    faults: bool  # whether it may return 2
 
 
 def lower(function: Function) -> Lowered:
@@ -98,8 +100,17 @@ class _Lowering:
             f"@{name} = external global i8" for name in ("scratch_block", "shared_block", "process_page")
         ]
         text = "\n".join([*fixed, *declared, SUPPORT, *self.lines]) + "\n"
-        returns = any(isinstance(block.end, Return) for block in self.function.blocks)
-        return Lowered(text, self.slots, self.written, self.symbols, returns)
+        faults = any(isinstance(block.end, Fault) for block in self.function.blocks) or any(
+            operation.name in FAULTING for operation in self.function.operations()
+        )
+        return Lowered(text, self.slots, self.written, self.symbols, self._may_return_true(), faults)
+
+    def _may_return_true(self) -> bool:
+        operations = list(self.function.operations())
+        returned = {block.end.value for block in self.function.blocks if isinstance(block.end, Return)}
+        results = {each.about for each in operations if each.result in returned}
+        stored = (each for each in operations if each.name == "set_local" and each.about in results)
+        return any(not isinstance(each.arguments[0], Constant) or each.arguments[0].value for each in stored)
 
     def head(self) -> None:
         parameters = ", ".join(f"i64 %{name}" for name in ARGUMENTS)
@@ -108,7 +119,8 @@ class _Lowering:
             f"define preserve_mostcc i64 @handler({parameters}, ptr nest %frame) {attributes} {{"
         )
         self.lines.append("entry:")
-        self.lines.append("  %block = load ptr, ptr %frame")
+        load = "load ptr, ptr %frame" if self.slots else "getelementptr i8, ptr %frame, i64 0"
+        self.lines.append(f"  %block = {load}")
         for name, kind in self.function.locals.items():
             self.lines.append(f'  %"local {name}" = alloca {llvm_type(kind)}')
         for name in dict.fromkeys([*ARGUMENTS, *self.slots]):

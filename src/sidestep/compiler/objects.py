@@ -29,10 +29,12 @@ class Reference(NamedTuple):
 
 
 class Code(NamedTuple):
-    """Position-independent but for `references`. `entry` is where the handler begins."""
+    """Position-independent but for `references`. The handler has `size` bytes from `entry` on; behind it may
+    be functions that it calls."""
 
     code: bytes
     entry: int
+    size: int
     references: tuple[Reference, ...]
 
     def placed(self, address: int, symbols: Mapping[str, int]) -> bytes:
@@ -79,21 +81,23 @@ def _read(data: bytes, entry: str) -> Code:
     (symbols,) = (s for s in sections if s.type == SHT_SYMTAB)
     names = sections[symbols.link]
 
-    def name(number: int) -> tuple[str, int, int]:
+    def name(number: int) -> tuple[str, int, int, int]:
         found = SYMBOL.unpack_from(data, symbols.offset + number * SYMBOL.size)
         start = names.offset + found[0]
-        return data[start : data.index(b"\0", start)].decode(), found[3], found[4]
+        return data[start : data.index(b"\0", start)].decode(), found[3], found[4], found[5]
 
     references = []
     for section in sections:
         if section.type == SHT_RELA and section.info == text[0]:
             for at in range(section.offset, section.offset + section.size, RELOCATION.size):
                 place, info, addend = RELOCATION.unpack_from(data, at)
-                symbol, where, value = name(info >> 32)
+                symbol, where, value, _ = name(info >> 32)
                 if info & 0xFFFFFFFF != R_X86_64_64 or where not in (0, text[0]):
                     raise ObjectError(f"a reference of type {info & 0xFFFFFFFF} to {symbol or 'a section'}")
                 own = where == text[0]
                 references.append(Reference(place, "" if own else symbol, addend + value if own else addend))
     entries = [name(i) for i in range(symbols.size // SYMBOL.size)]
-    (start,) = (value for label, where, value in entries if label == entry and where == text[0])
-    return Code(data[code.offset : code.offset + code.size], start, tuple(references))
+    ((start, length),) = (
+        (value, length) for label, where, value, length in entries if label == entry and where == text[0]
+    )
+    return Code(data[code.offset : code.offset + code.size], start, length, tuple(references))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from sidestep.address import Range
-from sidestep.arch.x86_64.handlers import NativeCall
+from sidestep.arch.x86_64.handlers import NativeCall, inlined
 from sidestep.compiler.compiled import compile_native
 from sidestep.compiler.event import Event
 from sidestep.compiler.native import NativeFunction
@@ -80,15 +80,22 @@ class Handlers:
         lowered = compiled.lowered
         values = {name: self._value(thing) for name, thing in lowered.symbols.items() if thing not in RUNTIME}
 
+        made = b""
+
         def emit(address: int, runtime: Mapping[str, int]) -> bytes:
+            nonlocal made
             named = {name: runtime[str(thing)] for name, thing in lowered.symbols.items() if thing in RUNTIME}
-            return compiled.code.placed(address, {**runtime, **values, **named})
+            made = compiled.code.placed(address, {**runtime, **values, **named})
+            return made
 
         code = self._engine.place_code(near, emit) + compiled.code.entry
+        start = compiled.code.entry
+        inline = inlined(made[start : start + compiled.code.size], code)
         slots, written, leaves = lowered.slots, lowered.written, lowered.returns and "ip" in lowered.written
+        answers = lowered.returns or lowered.faults
 
         def make(hits: int, faults: int, address: int) -> NativeCall:
-            return NativeCall(hits, faults, code, slots, written, leaves, address)
+            return NativeCall(hits, faults, code, slots, written, leaves, answers, address, inline)
 
         return make
 

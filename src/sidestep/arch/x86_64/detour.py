@@ -167,9 +167,9 @@ def _emit_actions(
 
 
 def _emit_call(emission: Emission, frame: Frame, call: NativeCall, surroundings: Surroundings) -> None:
-    _count(emission, frame.depth, call.hits, _COUNTING, surroundings)
+    _count(emission, frame.depth, call.hits, ("r10", "r11"), surroundings)
     if not surroundings.by_thread:
-        emission.assembler.emit(mov("rax", surroundings.runtime.counters(layout.SCRATCH_BLOCK)))
+        emission.assembler.emit(mov("r10", surroundings.runtime.counters(layout.SCRATCH_BLOCK)))
     compiler = CallCompiler(
         emission, frame, surroundings.runtime, call, surroundings.tid_offset, surroundings.cpu_number
     )

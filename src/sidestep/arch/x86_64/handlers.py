@@ -1,17 +1,26 @@
 """Calls of native handlers from detour buffers.
 
-The handler's code is somewhere in an arena, shared by all probes that it serves. It gets the integer
-arguments' registers as they are, and in r10 a frame on the stack: the thread's counter block, then a word for
-each thing that it asks for. It keeps all registers but rax and r11 (and r10, which is ours) and tells in eax
-whether it ended (0), wants to go on elsewhere (1) or had a fault (2).
+The handler's code is somewhere in an arena, shared by all probes that it serves, or in the buffer if it is
+short. It gets the integer arguments' registers as they are, and in r10 the thread's counter block; or, if it
+asks for more, a frame on the stack: the block's address, then a word for each thing. It keeps all registers
+but rax and r11 (and r10, which is ours) and tells in eax whether it ended (0), wants to go on elsewhere (1) or
+had a fault (2).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from sidestep.arch.x86_64.frame import Emission, Frame
+from sidestep.arch.x86_64.insn import (
+    FlowControl,
+    Instruction,
+    condition_number,
+    decode,
+    direct_branch_target,
+)
 from sidestep.arch.x86_64.recording import CpuNumber, load_cpu, load_tid
 from sidestep.arch.x86_64.runtime import Runtime
 from sidestep.arch.x86_64.shapes import RET, Memory, and_, at, cmp, inc, lea, mov, rip
@@ -20,13 +29,17 @@ from sidestep.events import layout
 CLOBBERED: Final = ("rax", "r10", "r11")
 DONE, ELSEWHERE, FAULT = 0, 1, 2
 CPU_MASK: Final = 0xFFF
+LONGEST_INLINE: Final = 192  # bytes
 INSTRUCTION_POINTER, STACK_POINTER, FLAGS = "ip", "sp", "flags"
 
 
 @dataclass(frozen=True, slots=True)
 class NativeCall:
     """A handler's code in the target. `slots` and `written` are names as compiler/lower.py has them; `faults`
-    is the counter of its faults, `hits` that of the probe's hits."""
+    is the counter of its faults, `hits` that of the probe's hits.
+
+    `inline`: its instructions, where they are few and can stand in a buffer.
+    """
 
     hits: int
     faults: int
@@ -34,7 +47,9 @@ class NativeCall:
     slots: tuple[str, ...]
     written: tuple[str, ...]
     leaves: bool  # it may ask to go on elsewhere
+    answers: bool  # what it returns may be something else than 0
     address: int  # of the probepoint
+    inline: tuple[Instruction, ...] | None = None
 
     @property
     def saved(self) -> frozenset[str]:
@@ -58,8 +73,45 @@ def _is_general(name: str) -> bool:
     )  # fmt: skip
 
 
+def inlined(code: bytes, address: int) -> tuple[Instruction, ...] | None:
+    """The instructions of a handler, if they are few and can stand in a buffer."""
+    if len(code) > LONGEST_INLINE:
+        return None
+    found = tuple(decode(code, address))
+    starts = {instruction.ip for instruction in found}
+    for instruction in found:
+        target = direct_branch_target(instruction)
+        jumps = instruction.flow_control in (FlowControl.UNCONDITIONAL_BRANCH, FlowControl.CONDITIONAL_BRANCH)
+        if instruction.is_invalid or instruction.is_ip_rel_memory_operand:
+            return None
+        if jumps != (target is not None) or (target is not None and target not in starts):
+            return None
+    return found
+
+
+def emit_inline(emission: Emission, instructions: Sequence[Instruction]) -> None:
+    """A handler in a buffer: its returns go on behind it."""
+    assembler = emission.assembler
+    labels = {target: emission.new_label() for each in instructions if (target := direct_branch_target(each))}
+    end = emission.new_label()
+    for instruction in instructions:
+        if instruction.ip in labels:
+            assembler.label(labels[instruction.ip])
+        target = direct_branch_target(instruction)
+        if instruction.flow_control == FlowControl.RETURN:
+            if instruction is not instructions[-1]:
+                assembler.jump(end)
+        elif target is None:
+            assembler.emit(instruction)
+        elif instruction.flow_control == FlowControl.UNCONDITIONAL_BRANCH:
+            assembler.jump(labels[target])
+        else:
+            assembler.jump_if(condition_number(instruction), labels[target])
+    assembler.label(end)
+
+
 class CallCompiler:
-    """Emits one call, with the frame entered and the block's address in rax."""
+    """Emits one call, with the frame entered and the block's address in r10."""
 
     def __init__(
         self,
@@ -73,20 +125,21 @@ class CallCompiler:
         self._emission, self._assembler, self._frame = emission, emission.assembler, frame
         self._runtime, self._call = runtime, call
         self._tid_offset, self._cpu_number = tid_offset, cpu_number
-        self._size = 8 * (1 + len(call.slots))
+        self._size = 8 * (1 + len(call.slots)) if call.slots else 0
 
     def call(self) -> None:
         """The frame, the call, and what follows from its answer."""
         emit, call, frame = self._assembler.emit, self._call, self._frame
-        frame.reserve(self._size)
-        emit(mov(at("rsp"), "rax"))
-        for number, name in enumerate(call.slots, 1):
-            self._fill(name, at("rsp", 8 * number))
-        saved = frame.saved("rcx")
-        if saved is not None:
-            emit(mov("rcx", saved))
-        emit(mov("r10", "rsp"))
-        self._assembler.call_to(call.code)
+        if call.slots:
+            self._make_frame()
+        if call.inline is None:
+            self._assembler.call_to(call.code)
+        else:
+            emit_inline(self._emission, call.inline)
+        if not call.answers:
+            self._take_over()
+            frame.release(self._size)
+            return
         emit(cmp("eax", DONE, 32))
         unusual, done = self._emission.new_label(), self._emission.new_label()
         self._assembler.jump_if("ne", unusual)
@@ -109,6 +162,17 @@ class CallCompiler:
             self._assembler.jump(done)
 
         self._emission.later(later)
+
+    def _make_frame(self) -> None:
+        emit, frame = self._assembler.emit, self._frame
+        frame.reserve(self._size)
+        emit(mov(at("rsp"), "r10"))
+        for number, name in enumerate(self._call.slots, 1):
+            self._fill(name, at("rsp", 8 * number))
+        saved = frame.saved("rcx")
+        if saved is not None:
+            emit(mov("rcx", saved))
+        emit(mov("r10", "rsp"))
 
     def _fill(self, name: str, slot: Memory) -> None:
         emit, frame = self._assembler.emit, self._frame
