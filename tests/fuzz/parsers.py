@@ -112,6 +112,7 @@ def session(folder: Path) -> Sequence[Seed]:
 
 
 def use_session(data: bytes) -> bool:
+    data = data.ljust(layout.probe_offset(8), b"\0")
     try:
         header = layout.Header.read(data[: layout.HEADER_SIZE])
     except layout.LayoutError:

@@ -246,3 +246,14 @@ def test_what_a_jump_leads_to_stays(sidestep: ModuleType, build: Builder, run: R
         memory.write(bytes(layout.PROBE_RECORD_SIZE))
     assert "a jump at" in run_clean(running).stdout
     finish(running, bare)
+
+
+def test_a_header_that_is_noise(sidestep: ModuleType, build: Builder, run: Run, bare: Bare) -> None:
+    """Nothing can be done for the process, and that is not called clean."""
+    running = left_behind(run, build)
+    with open(f"/proc/{running.pid}/mem", "r+b", buffering=0) as memory:
+        memory.seek(shared_memory(running.pid))
+        memory.write(b"noise" * 20)
+    done = run_clean(running)
+    assert (done.returncode, "overwritten" in done.stdout) == (1, True)
+    finish(running, bare)

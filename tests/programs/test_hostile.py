@@ -22,11 +22,11 @@ pytestmark = pytest.mark.process
 Run = Callable[..., Running]
 
 
-@pytest.mark.parametrize("size", [1000, 1001])
+@pytest.mark.parametrize("size", [1000, 1001, 1002])
 def test_noise_in_everything_that_is_shared(
     sidestep: ModuleType, build: Builder, run: Run, size: int
 ) -> None:
-    """With 1001 most is unmapped as well. Only declared errors come; the program ends as it does bare."""
+    """Noise, both, or most of it unmapped: only declared errors come, and the program ends as it does bare."""
     bare = run_through(run(build("vandal"), size, "wait"))
     running = run(build("vandal"), size, "wait")
     running.expect(READY)

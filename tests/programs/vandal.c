@@ -1,4 +1,4 @@
-// It writes noise over memory that a controller shares with it; with an odd SIZE it unmaps the rest of that.
+// It writes noise over memory that a controller shares with it, or unmaps most of it, or (SIZE % 4) does both.
 // only: glibc
 #include "program.h"
 #include <fcntl.h>
@@ -18,10 +18,10 @@ static unsigned long noise(void)
 /* The start of each mapping, where headers and the positions in rings are, and one chunk of every MiB. */
 static void spoil(unsigned long start, unsigned long end)
 {
-    for (unsigned long chunk = start; chunk + CHUNK <= end; chunk += 1UL << 20)
+    for (unsigned long chunk = start; size % 4 < 2 && chunk + CHUNK <= end; chunk += 1UL << 20)
         for (unsigned long at = chunk; at < chunk + CHUNK; at += 8)
             *(volatile unsigned long *)at = noise();
-    if (size % 2 && end - start > CHUNK)
+    if (size % 4 && end - start > CHUNK)
         munmap((void *)(start + CHUNK), end - start - CHUNK);
 }
 
@@ -48,7 +48,7 @@ int main(int argc, char **argv)
     for (long turn = 0; turn < size; turn++)
         sum += work(turn);
     spoil_all();
-    if (size % 2 == 0)
+    if (size % 4 == 0)
         for (long turn = 0; turn < size; turn++)
             sum += work(turn);
     say("sum", sum);

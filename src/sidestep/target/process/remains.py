@@ -88,7 +88,8 @@ def sessions(pid: int, maps: Iterable[Mapping] | None = None) -> list[Session]:
 def _read_header(memory: ProcessMemory, path: str, first: Mapping | None) -> layout.Header | None:
     """The session's header. While it is not written yet nothing leads into memory of ours, and the name of
     that memory says who makes it."""
-    raw = bytes(layout.HEADER_SIZE) if first is None else memory.read(first.start, layout.HEADER_SIZE)
+    size = layout.HEADER_SIZE
+    raw = bytes(size) if first is None else memory.read_available(first.start, size)
     try:
         return layout.Header.read(raw)
     except layout.LayoutError:
@@ -110,10 +111,11 @@ def _descriptors(pid: int) -> dict[str, list[int]]:
 
 
 def _records(memory: ProcessMemory, base: int) -> Iterator[layout.ProbeRecord]:
-    """Read the table up to the first place that was never used."""
+    """Read the table up to the first place that was never used, or that the program has unmapped."""
     chunk = 256
     for first in range(0, layout.PROBE_CAPACITY, chunk):
-        table = memory.read(base + layout.probe_offset(first), chunk * layout.PROBE_RECORD_SIZE)
+        size = chunk * layout.PROBE_RECORD_SIZE
+        table = memory.read_available(base + layout.probe_offset(first), size).ljust(size, b"\0")
         for index in range(chunk):
             raw = table[index * layout.PROBE_RECORD_SIZE : (index + 1) * layout.PROBE_RECORD_SIZE]
             if not any(raw):
@@ -139,6 +141,9 @@ def clean(pid: int) -> Cleaned:
     procfs.check_attachable(pid)
     found = sessions(pid)
     if not found:
+        if any(is_ours(mapping.path) for mapping in read_maps(pid)):
+            damaged = "the program has overwritten what a session left, and it stays there"
+            return Cleaned(f"process {pid}: {damaged}", False)
         return Cleaned(f"process {pid}: nothing to clean", True)
     lines: list[str] = []
     complete = True
