@@ -26,7 +26,7 @@ Run = Callable[..., Running]
 def test_noise_in_everything_that_is_shared(
     sidestep: ModuleType, build: Builder, run: Run, size: int
 ) -> None:
-    """Noise, both, or most of it unmapped: only declared errors come, and the program ends as it does bare."""
+    """Noise, both, or most unmapped: only declared errors come, and the program ends as it does bare."""
     bare = run_through(run(build("vandal"), size, "wait"))
     running = run(build("vandal"), size, "wait")
     running.expect(READY)

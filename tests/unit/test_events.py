@@ -179,6 +179,7 @@ def test_a_thread_without_a_name() -> None:
         ("\x9b1m\x7f\x00", "\\x9b1m\\x7f\\x00"),
         ("\u202egnp.exe", "\\u202egnp.exe"),
         ("\u2028\ufeff\udc80", "\\u2028\\ufeff\\udc80"),
+        ("\u061c\U000e0041", "\\u061c\\U000e0041"),
         ("naïve 日本", "naïve 日本"),
     ],
 )

@@ -15,7 +15,8 @@ from sidestep.events.record import Field
 
 # C0 and C1 controls, DEL, line and paragraph separators, bidirectional controls, invisible marks, surrogates.
 _UNSAFE = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"
+    r"[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    r"\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
 _MOST_NAMES = 1 << 16  # of threads that are kept
 _SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
@@ -29,7 +30,11 @@ def escape(text: str) -> str:
 def _escaped(match: re.Match[str]) -> str:
     character = match.group()
     code = ord(character)
-    return _SHORT.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+    if character in _SHORT:
+        return _SHORT[character]
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 class Sink(Protocol):
