@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from sidestep.compiler.text import comm, string
     from sidestep.handlers.histogram import Histogram
     from sidestep.handlers.maps import Array, Counter, Hash, PerThread, Stats
+    from sidestep.handlers.stacks import Stacks
 
 # What belongs to native handlers is imported when it is asked for: most commands need none of it.
 _LATER = {
@@ -63,6 +64,7 @@ _LATER = {
     "sidestep.compiler.registers": ("Registers",),
     "sidestep.compiler.text": ("comm", "string"),
     "sidestep.handlers.histogram": ("Histogram",),
+    "sidestep.handlers.stacks": ("Stacks",),
     "sidestep.handlers.maps": ("Array", "Counter", "Hash", "PerThread", "Stats"),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _LATER.items() for name in names}
@@ -93,6 +95,7 @@ __all__ = [
     "Record",
     "Registers",
     "SidestepError",
+    "Stacks",
     "Stats",
     "Target",
     "TargetError",

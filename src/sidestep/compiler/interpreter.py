@@ -109,6 +109,10 @@ class _Run:
         if name in PLAIN:
             return getattr(self.machine, name)(*values)
         match name:
+            case "frame":
+                return self.machine.frame(values[0])
+            case "walk":
+                pass  # the machine knows its backtrace
             case "get_local":
                 return self.locals[about]
             case "set_local":

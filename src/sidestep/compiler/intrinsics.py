@@ -89,5 +89,9 @@ exchange_if = Intrinsic(
     u64,
     lambda address, old, new: machine.current().exchange_if(address, old, new),
 )
+LONGEST_WALK = 12
+walk: Intrinsic[None] = Intrinsic("walk", (), None, lambda: None)
+"""Look at the stack by frame pointers; `frame(n)` is what was found, for n below LONGEST_WALK."""
+frame = Intrinsic("frame", (u64,), u64, lambda number: machine.current().frame(number))
 bit_length = Intrinsic("bit_length", (u64,), u64, lambda value: int(value).bit_length())
 """The number of bits that a value needs: 0 for 0, 64 at most."""

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sidestep.compiler.integers import INTEGERS, Integer
+from sidestep.compiler.intrinsics import LONGEST_WALK
 from sidestep.compiler.ir import (
     COMPARISONS,
     Branch,
@@ -35,6 +36,7 @@ from sidestep.events import layout
 from sidestep.events.record import COMM_SIZE, Field
 
 FACTS = ("tid", "pid", "cpu")
+WALKING = ("ip", "bp", "stack0", "entry")
 FAULT = 2
 FAULTING = ("read", "write", "same_text")
 SIMPLE = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
@@ -84,6 +86,8 @@ class _Lowering:
                 yield f"stack{operation.about}"
             elif operation.name in FACTS:
                 yield operation.name
+            elif operation.name == "walk":
+                yield from WALKING
 
     def finish(self) -> Lowered:
         self.head()
@@ -283,6 +287,34 @@ class _Lowering:
         return self.make(f'trunc i64 %"in {operation.name}" to i32')
 
     do_tid = do_pid = do_cpu = _fact
+
+    def do_walk(self, operation: Operation, values: list[str]) -> None:
+        """The probepoint, at a function's entry the return address, then what the frame pointers lead to."""
+        if not any("%walked" in line for line in self.allocations):
+            self.allocations.append(f"  %walked = alloca [{LONGEST_WALK} x i64], align 8")
+        for number in range(LONGEST_WALK):
+            self.lines.append(f"  store volatile i64 0, ptr {self._walked(str(number))}")
+        self.lines.append(f"  store volatile i64 {self._input('ip')}, ptr {self._walked('0')}")
+        entry = self._input("entry")
+        first = self.make(f"icmp ne i64 {entry}, 0")
+        caller = self.make(f"select i1 {first}, i64 {self._input('stack0')}, i64 0")
+        self.lines.append(f"  store volatile i64 {caller}, ptr {self._walked('1')}")
+        start = self.make(f"add i64 {entry}, 1")
+        where = self.make(f"ptrtoint ptr {self._walked(start)} to i64")
+        most = self.make(f"sub i64 {LONGEST_WALK}, {start}")
+        arguments = f"i64 {self.symbol('walk_stack')}, i64 {self._input('bp')}, i64 {where}, i64 {most}"
+        constraints = "={rax},={rcx},={rdx},r,{rax},{rcx},{rdx},~{r11}"
+        self.make(_assembly("{ i64, i64, i64 }", "call *$3", constraints, arguments))
+
+    def _input(self, name: str) -> str:
+        """The value at the probepoint."""
+        return f'%"in {name}"'
+
+    def _walked(self, index: str) -> str:
+        return self.make(f"getelementptr i64, ptr %walked, i64 {index}")
+
+    def do_frame(self, operation: Operation, values: list[str]) -> str:
+        return self.make(f"load volatile i64, ptr {self._walked(values[0])}")
 
     def do_now(self, operation: Operation, values: list[str]) -> str:
         """(cycles - base) * scale >> 32 + start, in 128 bits."""

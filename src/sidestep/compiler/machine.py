@@ -31,6 +31,7 @@ class Machine:
     thread: int = 1
     process: int = 1
     on_cpu: int = 0
+    backtrace: tuple[int, ...] = ()
     name: bytes = b"python"
     words: dict[int, int] = field(default_factory=dict)
     cells: dict[int, int] = field(default_factory=dict)
@@ -88,6 +89,10 @@ class Machine:
 
     def cpu(self) -> int:
         return self.on_cpu
+
+    def frame(self, number: int) -> int:
+        """The n-th address of the backtrace, 0 behind its end."""
+        return self.backtrace[number] if number < len(self.backtrace) else 0
 
     def random(self) -> int:
         """xorshift64: the same numbers for the same seed."""

@@ -46,7 +46,7 @@ class Storage:
 
 
 class _Placed(Protocol):
-    def __call__(self, hits: int, faults: int, address: int) -> NativeCall: ...
+    def __call__(self, hits: int, faults: int, address: int, at_entry: bool) -> NativeCall: ...
 
 
 class Handlers:
@@ -68,12 +68,14 @@ class Handlers:
         self._events: dict[type[Event], int] = {}
         self._clock: Mapping[str, int] | None = None
 
-    def call(self, handler: NativeFunction, near: Range, hits: int, faults: int, address: int) -> NativeCall:
+    def call(
+        self, handler: NativeFunction, near: Range, hits: int, faults: int, address: int, at_entry: bool
+    ) -> NativeCall:
         """What a detour buffer does for a probe with this handler. Raises ProbeError."""
         placed = self._placed.get(handler)
         if placed is None:
             placed = self._placed[handler] = self._place(handler, near)
-        return placed(hits, faults, address)
+        return placed(hits, faults, address, at_entry)
 
     def _place(self, handler: NativeFunction, near: Range) -> _Placed:
         compiled = compile_native(handler.representation)
@@ -94,8 +96,8 @@ class Handlers:
         slots, written, leaves = lowered.slots, lowered.written, lowered.returns and "ip" in lowered.written
         answers = lowered.returns or lowered.faults
 
-        def make(hits: int, faults: int, address: int) -> NativeCall:
-            return NativeCall(hits, faults, code, slots, written, leaves, answers, address, inline)
+        def make(hits: int, faults: int, address: int, at_entry: bool) -> NativeCall:
+            return NativeCall(hits, faults, code, slots, written, leaves, answers, address, at_entry, inline)
 
         return make
 
@@ -137,7 +139,7 @@ class Handlers:
             owner.release()
 
 
-RUNTIME = ("read_word", "read_memory", "write_word", "thread_name", "reserve")
+RUNTIME = ("read_word", "read_memory", "write_word", "thread_name", "walk_stack", "reserve")
 
 
 def _clock_numbers() -> Mapping[str, int]:

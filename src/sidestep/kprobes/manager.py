@@ -157,8 +157,9 @@ class KprobeManager:
         self, handler: Any, index: int, faults: int, location: Location, placement: Placement
     ) -> NativeCall:
         near = self.places.span(location.module)
-        call = self.handlers.call(handler, near, index, faults, placement.address)
-        if call.leaves and not self.places.is_entry(location, placement):
+        at_entry = self.places.is_entry(location, placement)
+        call = self.handlers.call(handler, near, index, faults, placement.address, at_entry)
+        if call.leaves and not at_entry:
             detail = "a handler that returns true, elsewhere than at a function's entry"
             raise ProbeError(location.symbol, errors.NOT_SUPPORTED, detail)
         return call

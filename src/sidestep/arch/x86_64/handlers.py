@@ -3,8 +3,8 @@
 The handler's code is somewhere in an arena, shared by all probes that it serves, or in the buffer if it is
 short. It gets the integer arguments' registers as they are, and in r10 the thread's counter block; or, if it
 asks for more, a frame on the stack: the block's address, then a word for each thing. It keeps all registers
-but rax and r11 (and r10, which is ours) and tells in eax whether it ended (0), wants to go on elsewhere (1) or
-had a fault (2).
+but rax and r11 (and r10, which is ours) and tells in eax whether it ended (0), wants to go on elsewhere (1)
+or had a fault (2).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLOBBERED: Final = ("rax", "r10", "r11")
 DONE, ELSEWHERE, FAULT = 0, 1, 2
 CPU_MASK: Final = 0xFFF
 LONGEST_INLINE: Final = 192  # bytes
-INSTRUCTION_POINTER, STACK_POINTER, FLAGS = "ip", "sp", "flags"
+INSTRUCTION_POINTER, STACK_POINTER, FLAGS, ENTRY = "ip", "sp", "flags", "entry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,7 @@ class NativeCall:
     leaves: bool  # it may ask to go on elsewhere
     answers: bool  # what it returns may be something else than 0
     address: int  # of the probepoint
+    at_entry: bool  # a call has just pushed the return address
     inline: tuple[Instruction, ...] | None = None
 
     @property
@@ -69,7 +70,7 @@ def general(name: str) -> str:
 
 def _is_general(name: str) -> bool:
     return not name.startswith("stack") and name not in (
-        INSTRUCTION_POINTER, STACK_POINTER, FLAGS, "tid", "pid", "cpu",
+        INSTRUCTION_POINTER, STACK_POINTER, FLAGS, ENTRY, "tid", "pid", "cpu",
     )  # fmt: skip
 
 
@@ -180,6 +181,8 @@ class CallCompiler:
             emit(mov("r11", frame.program_stack(8 * int(name[5:]))))
         elif name == INSTRUCTION_POINTER:
             emit(mov("r11", self._call.address))
+        elif name == ENTRY:
+            emit(mov("r11d", int(self._call.at_entry)))
         elif name == STACK_POINTER:
             emit(lea("r11", frame.program_stack(0)))
         elif name == FLAGS:

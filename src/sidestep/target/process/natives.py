@@ -88,4 +88,5 @@ def runtime_symbols(runtime: Runtime) -> Mapping[str, int]:
         "read_memory": runtime.read_memory,
         "write_word": runtime.write_word,
         "thread_name": runtime.thread_name,
+        "walk_stack": runtime.walk_stack,
     }
