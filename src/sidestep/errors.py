@@ -253,6 +253,7 @@ COMPILER_FAILED = _reason("compiler-failed", "the handler could not be compiled"
 NO_COMPILER = _reason(
     "no-compiler", "native handlers need LLVM", "pip install 'sidestep[native]'", errno.ENOENT
 )
+NO_ARROW = _reason("no-arrow", "Arrow tables need pyarrow", "pip install 'sidestep[arrow]'", errno.ENOENT)
 HANDLER_TOO_LARGE = _reason("handler-too-large", "the handler is too large", "write less", errno.E2BIG)
 TOO_MANY_PROBES = _reason("too-many-probes", "the session has no room for more probes", "", errno.ENOSPC)
 

@@ -54,6 +54,7 @@ PARTS: dict[str, frozenset[str]] = {
 BEHIND_ONE_FILE = {
     "iced_x86": "arch/x86_64/insn.py",
     "llvmlite": "compiler/llvm.py",
+    "pyarrow": "handlers/arrow.py",
     "drgn": "symbols/dwarf.py",
 }
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sidestep.compiler.integers import u64
 from sidestep.compiler.intrinsics import bit_length, cell_add
+from sidestep.handlers.arrow import table
 from sidestep.handlers.base import Map
 
 LARGEST = 4096  # buckets
@@ -81,6 +83,17 @@ class Histogram(Map):
     def to_dict(self) -> dict[str, int]:
         """The counts by the ranges' names, as the picture has them."""
         return {_name(bucket): bucket.count for bucket in self.buckets}
+
+    def to_arrow(self) -> Any:
+        """A table of low, high (None: without a bound) and count."""
+        found = self.buckets
+        return table(
+            {
+                "low": [bucket.low for bucket in found],
+                "high": [bucket.high for bucket in found],
+                "count": [bucket.count for bucket in found],
+            }
+        )
 
     def __str__(self) -> str:
         return draw(self.buckets)

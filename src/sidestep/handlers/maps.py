@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from sidestep.compiler.integers import INTEGERS, Integer, u32, u64, wrap
 from sidestep.compiler.intrinsics import add, cell_add, cell_max, exchange_if, load, store, tid
+from sidestep.handlers.arrow import table
 from sidestep.handlers.base import Map
 
 LARGEST_WORDS = 1 << 24
@@ -89,6 +91,11 @@ class Array(Map):
     def to_dict(self) -> dict[int, int]:
         """The numbers that are not 0, by index."""
         return {index: value for index, value in enumerate(self.to_list()) if value}
+
+    def to_arrow(self) -> Any:
+        """A table of index and value, with the values that are not 0."""
+        found = self.to_dict()
+        return table({"index": [*found], "value": [*found.values()]})
 
     def reset(self) -> None:
         super().reset()
@@ -204,6 +211,11 @@ class Hash(Map):
                 found[wrap(self.key, words[at])] = wrap(self.value, words[at + 1])
         return found
 
+    def to_arrow(self) -> Any:
+        """A table of key and value."""
+        found = self.to_dict()
+        return table({"key": [*found], "value": [*found.values()]})
+
     def reset(self) -> None:
         """All values are 0 again; the keys keep their places."""
         super().reset()
@@ -241,6 +253,10 @@ class PerThread(Map):
     def to_dict(self) -> dict[int, int]:
         """The numbers by tid."""
         return self.table.to_dict()
+
+    def to_arrow(self) -> Any:
+        """A table of tid and value."""
+        return self.table.to_arrow().rename_columns(["tid", "value"])
 
     def reset(self) -> None:
         self.table.reset()
