@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ from harness.programs import READY, comparable, counts, place, run_until_done
 from harness.running import Running
 from harness.untouched import read_state, remains
 from programs.conftest import Bare
+from sidestep.symbols.elf import ElfFile
 from sidestep.target.process import procfs
 
 pytestmark = pytest.mark.process
@@ -144,6 +146,40 @@ def test_a_root_of_its_own_without_proc(
     root = tmp_path / "root"
     root.mkdir()
     shutil.copy(build("count", "static"), root / "count")
+    running = run("chroot", root, "/count", "wait")
+    running.expect(READY)
+    count_a_run(sidestep, running, running.pid, "count", comparable(bare("count", None, "static")))
+
+
+def objcopy(*words: str | Path) -> None:
+    subprocess.run(["objcopy", *words], check=True, timeout=60)
+
+
+def test_a_stripped_program_with_its_symbols_compressed_inside(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare, tmp_path: Path
+) -> None:
+    """As distributions build everything that they strip (.gnu_debugdata)."""
+    whole, symbols, program = build("count"), tmp_path / "symbols", tmp_path / "count"
+    objcopy("--only-keep-debug", whole, symbols)
+    symbols.write_bytes(lzma.compress(symbols.read_bytes()))
+    objcopy("--strip-all", f"--add-section=.gnu_debugdata={symbols}", whole, program)
+    running = run(program, "wait")
+    running.expect(READY)
+    count_a_run(sidestep, running, running.pid, "count", comparable(bare("count")))
+
+
+@ROOT
+def test_symbols_that_lie_in_the_root_of_the_process(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare, tmp_path: Path
+) -> None:
+    """By build-id, below /usr/lib/debug of its own root and not of ours."""
+    whole, root = build("count", "static"), tmp_path / "root"
+    identifier = ElfFile.open(str(whole)).build_id
+    assert identifier
+    folder = root / "usr/lib/debug/.build-id" / identifier[:2]
+    folder.mkdir(parents=True)
+    objcopy("--only-keep-debug", whole, folder / f"{identifier[2:]}.debug")
+    objcopy("--strip-all", whole, root / "count")
     running = run("chroot", root, "/count", "wait")
     running.expect(READY)
     count_a_run(sidestep, running, running.pid, "count", comparable(bare("count", None, "static")))
