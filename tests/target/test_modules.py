@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from sidestep.symbols import mapped
 from sidestep.symbols.content import Reader
 from sidestep.symbols.elf import ElfFile
 from sidestep.symbols.ifunc import chosen_variant
+from sidestep.symbols.mapped import find_images
 from sidestep.symbols.modules import Module, read_modules
 from sidestep.symbols.resolve import resolve, symbolize
 from sidestep.target.process.launch import launch
@@ -284,8 +286,15 @@ def test_code_that_was_copied_into_anonymous_memory(build: Builder, run: Run) ->
     main = modules_of(running)[0]
     assert main.name == "copied_text"
     assert main.bias + main.elf.entry in main
-    anonymous = [m for m in read_maps(running.pid) if "x" in m.perms and not m.inode and not m.path]
-    assert [m for m in anonymous if m.start in main]
+    maps = read_maps(running.pid)
+    (copy,) = (m for m in maps if "x" in m.perms and not m.inode and not m.path)
+    assert copy.start in main
+    # In pages of hugetlbfs the kernel shows a file that is none.
+    huge = replace(copy, path="/anon_hugepage (deleted)", inode=30, device="00:10")
+    changed = [huge if mapping is copy else mapping for mapping in maps]
+    images = [image for image in find_images(running.pid, changed, reader(running.pid))]
+    (same,) = (image for image in images if image.file.path == main.path)
+    assert (same.bias, same.ranges) == (main.bias, main.ranges)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a mount namespace")

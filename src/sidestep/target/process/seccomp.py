@@ -66,7 +66,9 @@ def _programs(pid: int, tid: int) -> tuple[Program, ...]:
         return tuple(read_filters(tid)) if mode else ()
     except PermissionError as error:
         raise TargetError(
-            f"process {pid}", errors.SECCOMP, "only CAP_SYS_ADMIN may read its filters"
+            f"process {pid}",
+            errors.SECCOMP,
+            "its filters can only be read with CAP_SYS_ADMIN, and by a process without filters",
         ) from error
     except ProcessLookupError:
         return ()  # it was killed in the stop
