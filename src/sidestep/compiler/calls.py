@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sidestep.compiler.diagnostics import Source
 from sidestep.compiler.event import Emission, Event, FieldType, emit
 from sidestep.compiler.expressions import Expressions
-from sidestep.compiler.integers import INTEGERS, Integer, i64, u8, u16, u32, u64, wrap
+from sidestep.compiler.integers import INTEGERS, Integer, u8, u16, u32, u64, wrap
 from sidestep.compiler.intrinsics import Intrinsic
 from sidestep.compiler.ir import Builder, Constant, Type, Value
 from sidestep.compiler.pointer import pointer
@@ -133,7 +134,7 @@ class Calls(Expressions):
         found = self.operand(argument)
         if isinstance(found, Pointer):
             return self.read(found, Constant(0, u64), kind)
-        found = self.value(argument) if isinstance(found, Captured | Special) else found
+        found = self.value(argument, found)
         if isinstance(found, Literal):
             return Constant(wrap(kind, found.value), kind)
         return self.convert(self.bare(found), kind)
@@ -187,6 +188,7 @@ class Calls(Expressions):
             value = self.builder.make(kind, "get_local", about=result)
             names = frozenset[str]().union(*(x.names for x in (a, b) if isinstance(x, Loose)))
             found = Loose(value, names) if names else value
+            self.join(node, kind)
         return found
 
     def _absolute(self, node: ast.Call) -> Operand:
@@ -264,10 +266,8 @@ class Calls(Expressions):
                 target, "the target's memory is written by name", f"write_{kind}(address, value)"
             )
         table = self._table(target, owner)
-        key = self._key(target, table)
-        self._inline_values(
-            target, table, "native_set", [key, self.convert(self.typed(value, table.value), u64)]
-        )
+        word = self.convert(self.typed(value, table.value), u64)  # before the key, as in Python
+        self._inline_values(target, table, "native_set", [self._key(target, table), word])
 
     def change_item(self, target: ast.Subscript, operator: ast.operator, value: ast.expr) -> None:
         """`map[key] += value`: one step that no other thread comes between."""
@@ -310,12 +310,13 @@ class Calls(Expressions):
         kind = event.thing if isinstance(event, Captured) else None
         if not isinstance(call, ast.Call) or not (isinstance(kind, type) and issubclass(kind, Event)):
             raise self.error(node, "emit takes a new event", "emit(Name(field=value, ...))")
-        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        given = {str(keyword.arg): keyword.value for keyword in call.keywords}
         if call.args or given.keys() != kind.fields.keys():
             raise self.error(
                 call, f"{kind.label} has the fields {', '.join(kind.fields)}", "name each of them"
             )
-        sources = [self._field(given[name], name, field) for name, field in kind.fields.items()]
+        by_name = {name: self._field(written, name, kind.fields[name]) for name, written in given.items()}
+        sources = [by_name[name] for name in kind.fields]
         values = [source for source in sources if source is not None]
         self.builder.do("emit", *values, about=Emission(kind, tuple(source is None for source in sources)))
 
@@ -339,6 +340,8 @@ class Calls(Expressions):
             parameters = parameters[1:]
         given = dict(zip([parameter.arg for parameter in parameters], node.args, strict=False))
         for keyword in node.keywords:
+            if keyword.arg is None:
+                raise self.error(keyword.value, "`**`", "write the arguments out")
             if keyword.arg in given or keyword.arg not in [parameter.arg for parameter in parameters]:
                 raise self.error(node, f"`{ast.unparse(node.func)}` takes no second or other `{keyword.arg}`")
             given[keyword.arg] = keyword.value
@@ -348,20 +351,42 @@ class Calls(Expressions):
         if missing or len(node.args) > len(parameters):
             wanted = ", ".join(names) or "nothing"
             raise self.error(node, f"`{ast.unparse(node.func)}` takes {wanted}")
-        arguments: list[Operand] = []
-        for parameter in parameters:
-            written = given.get(parameter.arg)
-            if parameter.annotation is not None:
-                kind = self._annotation_in(source, function, parameter.annotation)
-                if written is None:
-                    arguments.append(Constant(wrap_to(kind, defaults[parameter.arg]), kind))
-                else:
-                    arguments.append(self.typed(written, kind))
-            elif written is None:
-                arguments.append(Literal(defaults[parameter.arg]))
-            else:
-                arguments.append(self.operand(written))
-        return self._inline_source(node, source, owner, names, arguments)
+        by_name = {parameter.arg: parameter for parameter in parameters}
+        kinds = {
+            name: self._annotation_in(source, function, parameter.annotation)
+            for name, parameter in by_name.items()
+            if parameter.annotation is not None
+        }
+        # In the order in which they are written, as Python evaluates them.
+        arguments = {name: self._argument(written, name, kinds) for name, written in given.items()}
+        for name in names:
+            if name not in arguments:
+                arguments[name] = self._default(source, by_name[name], defaults[name], kinds)
+        in_order = [arguments[name] for name in names]
+        return self._inline_source(node, source, owner, names, in_order)
+
+    def _argument(self, written: ast.expr, name: str, kinds: Mapping[str, Type]) -> Operand:
+        if name in kinds:
+            return self.typed(written, kinds[name])
+        found = self.operand(written)
+        if isinstance(found, Literal):
+            raise self.error(
+                written, f"the type of {found.value} is not known", f"convert it, or annotate `{name}`"
+            )
+        return found
+
+    def _default(self, source: Source, parameter: ast.arg, value: int, kinds: Mapping[str, Type]) -> Operand:
+        kind = kinds.get(parameter.arg)
+        if kind is None and isinstance(value, bool | Integer):
+            kind = type(value)
+        if kind is None:
+            raise source.error(
+                parameter, f"the default value of `{parameter.arg}` has no type", "annotate it"
+            )
+        fits = isinstance(value, bool) if kind is bool else kind.holds(value) and not isinstance(value, bool)
+        if not fits:
+            raise source.error(parameter, f"the default value {value} is no {kind.__name__}")
+        return Constant(int(value), kind)
 
     def _inline_values(self, node: ast.AST, owner: Any, name: str, values: list[Value]) -> Operand | None:
         """A map's own method, with values of the types that it asks for."""
@@ -399,12 +424,6 @@ class Calls(Expressions):
 
     def _settled_argument(self, place: str, argument: Operand) -> Value:
         kind = self.types.get(place)
-        if isinstance(argument, Literal):
-            kind = kind or i64
-            assert issubclass(kind, Integer)
-            if place not in self.types:
-                self.loose_locals.add(place)
-            return Constant(wrap(kind, argument.value), kind)
         if isinstance(argument, Loose):
             if kind is not None and kind is not argument.value.type:
                 raise Learned(argument.names, kind)
@@ -425,8 +444,3 @@ class Calls(Expressions):
 
     def inlined_body(self, source: Source, scope: Scope) -> Operand | None:
         raise NotImplementedError
-
-
-def wrap_to(kind: Type, value: int) -> int:
-    """A default value in the parameter's type."""
-    return int(bool(value)) if kind is bool else wrap(kind, value)

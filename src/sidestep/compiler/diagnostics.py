@@ -8,7 +8,7 @@ import linecache
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from sidestep.errors import SidestepError
 
@@ -25,6 +25,14 @@ class HandlerError(SidestepError):
             caret = " " * (column - 1 - (len(source) - len(stripped))) + "^"
             text += f"\n    {stripped.rstrip()}\n    {caret}"
         super().__init__(f"{text}\n  {hint}" if hint else text)
+
+
+Place: TypeAlias = tuple[int, int, int | None, int | None]
+"""Where a node of a syntax tree begins and ends: lines and columns."""
+
+
+def place_of(node: ast.expr | ast.stmt) -> Place:
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +82,10 @@ class Source:
         found = dict(
             zip([each.arg for each in parameters[len(parameters) - len(values) :]], values, strict=True)
         )
-        for name, value in found.items():
+        for parameter in parameters:
+            value = found.get(parameter.arg, 0)
             if not isinstance(value, int):
-                raise self.error(self.tree, f"the default value of `{name}` is not a number")
+                raise self.error(parameter, f"the default value of `{parameter.arg}` is not a number")
         return found
 
     def locals(self) -> set[str]:

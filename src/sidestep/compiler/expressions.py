@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
-from sidestep.compiler.diagnostics import HandlerError, Source
+from sidestep.compiler.diagnostics import HandlerError, Place, Source, place_of
 from sidestep.compiler.integers import Integer, i64, u64, wrap
 from sidestep.compiler.ir import Builder, Constant, Temporary, Type, Value
 from sidestep.compiler.registers import REGISTERS, register_of
@@ -60,6 +60,8 @@ FOLDED: dict[str, Callable[[int, int], int]] = {
     "shr": lambda a, b: a >> b,
 }
 LARGEST_FOLDED_SHIFT = 128
+Joins: TypeAlias = dict[tuple[Callable[..., Any], Place], Type]
+"""Types of expressions that have several origins, by function and place."""
 
 
 class Expressions:
@@ -69,6 +71,8 @@ class Expressions:
         self.builder = builder
         self.scope: Scope
         self.source: Source
+        self.joins: Joins = {}
+        self.reads: dict[int, HandlerError] = {}  # by temporary: what to say if the local has no value
         self._hidden = 0
 
     def error(self, node: ast.AST, what: str, hint: str = "") -> HandlerError:
@@ -89,12 +93,15 @@ class Expressions:
         """An expression's number or truth value."""
         if found is None:
             found = self.operand(node)
-        if isinstance(found, Pointer):
-            return found.address
-        if isinstance(found, Captured | Special | TextAt | Named | Characters):
-            name = ast.unparse(node)
-            raise self.error(node, f"`{name}` is not a number", "")
+        if isinstance(found, Pointer | TextAt | Named | Characters | Captured | Special):
+            raise self.no_number(node, found)
         return found
+
+    def no_number(self, node: ast.expr, found: Operand) -> HandlerError:
+        name = ast.unparse(node)
+        if isinstance(found, Pointer):
+            return self.error(node, f"`{name}` is a pointer, not a number", f"read what is there: {name}[0]")
+        return self.error(node, f"`{name}` is not a number")
 
     def typed(self, node: ast.expr, kind: Type, found: Operand | None = None) -> Value:
         """An expression as a value of that very type."""
@@ -112,10 +119,8 @@ class Expressions:
             if kind is not i64:
                 raise Learned(found.names, kind)
             return found.value
-        if isinstance(found, Pointer):
-            found = found.address
-        if isinstance(found, Captured | Special | TextAt | Named | Characters):
-            raise self.error(node, f"`{ast.unparse(node)}` is not a number")
+        if isinstance(found, Pointer | TextAt | Named | Characters | Captured | Special):
+            raise self.no_number(node, found)
         if found.type is not kind:
             raise self.error(
                 node,
@@ -125,11 +130,11 @@ class Expressions:
         return found
 
     def settled(self, node: ast.expr, found: Operand | None = None) -> Value:
-        """A value with its own type; i64 for plain integers."""
+        """A value with its own type; for plain integers i64, or u64 where only that is large enough."""
         if found is None:
             found = self.value(node)
         if isinstance(found, Literal):
-            return self.typed(node, i64, found)
+            return self.typed(node, u64 if found.value > i64.greatest() else i64, found)
         if isinstance(found, Loose):
             return found.value
         assert isinstance(found, Constant | Temporary)
@@ -157,6 +162,8 @@ class Expressions:
         if isinstance(a, Literal) and isinstance(b, Literal):
             return a, b, i64
         names = frozenset[str]().union(*(x.names for x in (a, b) if isinstance(x, Loose)))
+        if any(isinstance(x, Literal) and i64.greatest() < x.value <= u64.greatest() for x in (a, b)):
+            raise Learned(names, u64)
         loose = [
             Loose(self.typed(each, i64, operand), names) if isinstance(operand, Literal) else operand
             for each, operand in ((left, a), (right, b))
@@ -178,6 +185,16 @@ class Expressions:
         self.builder.function.locals[name] = kind
         return name
 
+    def join(self, node: ast.expr, kind: Type) -> None:
+        """Note the type of an expression that has several origins: of one that is a plain number Python does
+        not know it."""
+        self.joins[self.source.function, place_of(node)] = kind
+
+    def note_read(self, node: ast.Name, value: Temporary) -> None:
+        """A local is read, which may turn out to have no value on some way."""
+        hint = "assign it on every way that leads here"
+        self.reads[value.number] = self.error(node, f"`{node.id}` may have no value here", hint)
+
     # Numbers and names
 
     def _Constant(self, node: ast.Constant) -> Operand:
@@ -194,7 +211,7 @@ class Expressions:
     def _Name(self, node: ast.Name) -> Operand:
         name = node.id
         if name in self.scope.special:
-            return self._special(self.scope.special[name])
+            return self._special(node, self.scope.special[name])
         if name in self.scope.locals:
             return self._local(node)
         try:
@@ -205,10 +222,11 @@ class Expressions:
             raise self.error(node, f"`{name}` has no value yet", "define it before the handler") from None
         return self.captured(node, thing)
 
-    def _special(self, found: Operand) -> Operand:
+    def _special(self, node: ast.Name, found: Operand) -> Operand:
         if not isinstance(found, Named):
             return found
         address = self.builder.make(u64, "get_local", about=found.local)
+        self.note_read(node, address)
         return TextAt(address, found.limit) if found.kind is None else Pointer(address, found.kind)
 
     def _local(self, node: ast.Name) -> Operand:
@@ -429,6 +447,7 @@ class Expressions:
                 self.builder.at(further)
         self.builder.jump(done)
         self.builder.at(done)
+        self.join(node, kind)
         return self.builder.make(kind, "get_local", about=result)
 
     def _IfExp(self, node: ast.IfExp) -> Operand:
@@ -451,6 +470,7 @@ class Expressions:
             self.builder.do("set_local", value, about=result)
             self.builder.jump(done)
         self.builder.at(done)
+        self.join(node, kind)
         found = self.builder.make(kind, "get_local", about=result)
         names = frozenset[str]().union(*(each.names for each in (x, y) if isinstance(each, Loose)))
         return Loose(found, names) if names else found

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from sidestep.compiler import ir
 from sidestep.compiler.calls import Calls
 from sidestep.compiler.diagnostics import HandlerError, Source
-from sidestep.compiler.expressions import BINARY
+from sidestep.compiler.expressions import BINARY, Joins
 from sidestep.compiler.integers import INTEGERS, Integer, i64, u64
 from sidestep.compiler.ir import Builder, Constant, Function, Jump, Return, Type
 from sidestep.compiler.registers import register_of
@@ -35,26 +35,38 @@ LARGEST_FUNCTION = 4096  # blocks
 DEEPEST = 32  # calls
 
 
-def compile_handler(function: Callable[..., Any], fuel: int = FUEL) -> Function:
-    """The representation of a handler `function(p, regs)`. Raises HandlerError."""
+class Compilation(NamedTuple):
+    """A function's representation, and what plain Python needs to know of its types."""
+
+    function: Function
+    joins: Joins
+
+
+def compile_handler(function: Callable[..., Any], fuel: int = FUEL) -> Compilation:
+    """A handler `function(p, regs)`. Raises HandlerError."""
     source = Source.of(function)
     parameters = source.parameters()
     if len(parameters) != 2:
         raise source.error(source.tree, "a handler takes (p, regs)", "def handler(p, regs):")
     special: dict[str, Operand] = {parameters[0].arg: Special("p"), parameters[1].arg: Special("regs")}
-    return compile_function(source, special, {}, fuel)
+    return compile_function(source, special, {}, fuel=fuel)
 
 
 def compile_function(
-    source: Source, special: dict[str, Operand], parameters: dict[str, Type], fuel: int = FUEL
-) -> Function:
-    """The representation of a function. `parameters` become locals that the caller sets. Raises
-    HandlerError."""
+    source: Source,
+    special: dict[str, Operand],
+    parameters: dict[str, Type],
+    *,
+    fuel: int = FUEL,
+    called: bool = False,
+) -> Compilation:
+    """A function. `parameters` become locals that the caller sets; `called`: by other functions, so that it
+    may return any value. Raises HandlerError."""
     types: dict[str, Type] = dict(parameters)
     while True:
         frontend = _Frontend(source.function.__name__, types, fuel)
         try:
-            return frontend.compile(source, special, parameters)
+            function = frontend.compile(source, special, parameters, called)
         except Learned as learned:
             for name in learned.names:
                 if name in types:
@@ -62,6 +74,8 @@ def compile_function(
                 types[name] = learned.kind
         except RecursionError:
             raise source.error(source.tree, "the handler is nested too deeply", "split it") from None
+        else:
+            return Compilation(function, frontend.joins)
 
 
 class _Frontend(Calls):
@@ -77,16 +91,23 @@ class _Frontend(Calls):
         self._results: list[str | None] = []
         self._entry = self.builder.block
 
-    def compile(self, source: Source, special: dict[str, Operand], parameters: dict[str, Type]) -> Function:
+    def compile(
+        self, source: Source, special: dict[str, Operand], parameters: dict[str, Type], called: bool
+    ) -> Function:
         self.source = source
-        self.scope = Scope(source.function, "", special, source.locals())
+        self.scope = Scope(source.function, "", dict(special), source.locals())
         self.builder.function.locals.update(parameters)
         start = self.builder.new_block()
+        start.reached = True
         self.builder.at(start)
         done = self.builder.new_block()
         result = self.hidden(i64)
         self._returns.append((done, result))
-        self._body(source.tree.body)
+        if called:
+            self._active.append(source.function)
+            self.inlined_body(source, self.scope)
+        else:
+            self._body(source.tree.body)
         self.builder.do("set_local", Constant(0, i64), about=result)
         self.builder.jump(done)
         self.builder.at(done)
@@ -100,11 +121,8 @@ class _Frontend(Calls):
         ir.check(function)
         unassigned = ir.maybe_unassigned(function, parameters)
         if unassigned is not None:
-            name = unassigned.about.rpartition(".")[2]
-            what = f"`{name}` may have no value here" if name else "a pointer or text may have no value here"
-            raise source.error(
-                ast.Pass(lineno=unassigned.line, col_offset=0), what, "assign it on every path"
-            )
+            assert unassigned.result is not None
+            raise self.reads[unassigned.result.number]
         return function
 
     # Statements
@@ -180,17 +198,21 @@ class _Frontend(Calls):
         if isinstance(found, Captured | Special | Characters):
             raise self.error(node, f"`{ast.unparse(node)}` is not a number")
         name = self.scope.prefix + target.id
+        self._set_local(name, node, found)
+
+    def _set_local(self, name: str, node: ast.expr, found: Operand) -> None:
+        """Give a local a value, and a type if it has none."""
         kind = self.types.get(name)
-        if kind is None and isinstance(found, Literal | Loose):
-            value = self.settled(node, found)
-            self.loose_locals.add(name)
-        elif kind is None:
-            value = self.bare(found)
-            kind = self.types[name] = value.type
-            if name in self.loose_locals:
-                raise Learned(frozenset(), value.type)
-        else:
+        if kind is not None:
             value = self.typed(node, kind, found)
+        else:
+            value = self.settled(node, found)
+            if isinstance(found, Literal | Loose) and value.type is i64:
+                self.loose_locals.add(name)
+            else:
+                self.types[name] = value.type
+                if name in self.loose_locals:
+                    raise Learned(frozenset(), value.type)
         self.builder.function.locals[name] = value.type
         self.builder.do("set_local", value, about=name)
 
@@ -215,6 +237,7 @@ class _Frontend(Calls):
         if kind is None:
             raise self.error(node, f"`{node.id}` has no value here yet", "assign it before")
         value = self.builder.make(kind, "get_local", about=name)
+        self.note_read(node, value)
         return Loose(value, frozenset((name,))) if name in self.loose_locals else value
 
     def _set_register(self, target: ast.Attribute, value: ast.expr) -> None:
@@ -407,6 +430,8 @@ class _Frontend(Calls):
         if name is None:
             return None
         found = self.builder.make(self.builder.function.locals[name], "get_local", about=name)
+        what = f"`{source.function.__name__}` returns a value on some ways, and none on others"
+        self.reads[found.number] = source.error(source.tree, what, "return a value on each")
         return Loose(found, frozenset((name,))) if name in self.loose_locals else found
 
     def returned(self, statement: ast.Return, found: Operand | None) -> None:
@@ -416,21 +441,10 @@ class _Frontend(Calls):
             if self._results[-1] is not None:
                 raise self.error(statement, "some returns have a value, this one has none")
             return
-        kind = self.types.get(name)
         assert statement.value is not None
-        if kind is None and isinstance(found, Literal | Loose):
-            value = self.settled(statement.value, found)
-            self.loose_locals.add(name)
-        elif kind is None:
-            value = self.bare(found)
-            self.types[name] = value.type
-            if name in self.loose_locals:
-                raise Learned(frozenset(), value.type)
-        else:
-            value = self.typed(statement.value, kind, found)
         self._results[-1] = name
-        self.builder.function.locals[name] = value.type
-        self.builder.do("set_local", value, about=name)
+        self._set_local(name, statement.value, found)
+        self.join(statement.value, self.builder.function.locals[name])
 
     def _return_of_handler(self, statement: ast.Return, done: ir.Block, result: str | None) -> None:
         node = statement.value
@@ -474,4 +488,4 @@ def _drop_unreachable(function: Function) -> None:
     function.blocks = kept
 
 
-__all__ = ["FUEL", "HandlerError", "compile_function", "compile_handler"]
+__all__ = ["FUEL", "Compilation", "HandlerError", "compile_function", "compile_handler"]

@@ -88,7 +88,7 @@ class Integer(int):
 
 def wrap(kind: type[Integer], value: int) -> int:
     """The number that the low bits of `value` are in a type."""
-    value &= (1 << kind.bits) - 1
+    value = int(value) & (1 << kind.bits) - 1
     return value - (1 << kind.bits) if kind.signed and value >> kind.bits - 1 else value
 
 

@@ -114,6 +114,7 @@ class Block:
     number: int
     operations: list[Operation] = field(default_factory=list)
     end: End | None = None
+    reached: bool = False  # something leads here
 
     @property
     def successors(self) -> tuple[int, ...]:
@@ -156,6 +157,7 @@ class Builder:
         self.line = 0
         self._temporaries = 0
         self.block = self.new_block()
+        self.block.reached = True
 
     def new_block(self) -> Block:
         block = Block(len(self.function.blocks))
@@ -168,7 +170,7 @@ class Builder:
     @property
     def open(self) -> bool:
         """Whether what is appended can be reached."""
-        return self.block.end is None
+        return self.block.end is None and self.block.reached
 
     def do(self, name: str, *arguments: Value, about: Any = None) -> None:
         if self.open:
@@ -184,12 +186,17 @@ class Builder:
     def end(self, end: End) -> None:
         if self.open:
             self.block.end = end
+            for number in self.block.successors:
+                self.function.blocks[number].reached = True
 
     def jump(self, target: Block) -> None:
         self.end(Jump(target.number))
 
     def branch(self, condition: Value, then: Block, otherwise: Block) -> None:
-        self.end(Branch(condition, then.number, otherwise.number))
+        if isinstance(condition, Constant):
+            self.jump(then if condition.value else otherwise)
+        else:
+            self.end(Branch(condition, then.number, otherwise.number))
 
     def fault_if(self, condition: Value, why: str) -> None:
         """End the handler when the condition holds."""

@@ -414,7 +414,9 @@ class _Lowering:
         head = self.make(f"or i64 {word}, {form.header_word(0, layout.PENDING_MAGIC)}")
         routine = self.symbol("reserve")
         arguments = f"i64 {routine}, ptr %block, i64 {head}"
-        record = self.make(_assembly("i64", "call *$1", "={rax},r,{rax},{rcx},~{rdx},~{r11}", arguments))
+        constraints = "={rax},={rcx},r,{rax},{rcx},~{rdx},~{r11}"
+        pair = self.make(_assembly("{ i64, i64 }", "call *$2", constraints, arguments))
+        record = self.make(f"extractvalue {{ i64, i64 }} {pair}, 0")
         some = self.make(f"icmp ne i64 {record}, 0")
         fill, done = self.labels("fill", "filled")
         self.lines += [f"  br i1 {some}, label %{fill}, label %{done}", f"{fill}:"]

@@ -7,23 +7,26 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sidestep.compiler.diagnostics import Source
-from sidestep.compiler.integers import Integer
+from sidestep.compiler.diagnostics import Place, Source, place_of
+from sidestep.compiler.frontend import Compilation
 from sidestep.compiler.ir import Type
 from sidestep.compiler.machine import HandlerFault
 
-FAULTS = (HandlerFault, ZeroDivisionError, AssertionError, ValueError)
+FAULTS = (HandlerFault, ZeroDivisionError, AssertionError, ValueError, IndexError)
 """What ends a handler early in plain Python."""
 
 
-def plain_python(source: Source, types: Mapping[str, Type], fuel: int) -> Callable[..., Any]:
-    """The function with conversions where it assigns. Every call has its own fuel."""
-    tree = _Typed(types).visit(copy.deepcopy(source.tree))
+def plain_python(source: Source, compilation: Compilation, fuel: int) -> Callable[..., Any]:
+    """The function with conversions where it assigns, and where a plain number can come out of an expression.
+    Every call has its own fuel."""
+    types = compilation.function.locals
+    joins = {place: kind for (of, place), kind in compilation.joins.items() if of is source.function}
+    tree = _Typed(types, joins).visit(copy.deepcopy(source.tree))
     assert isinstance(tree, ast.FunctionDef)
     tree.decorator_list = []
     tree.body.insert(0, _assign("__turns", ast.List([ast.Constant(fuel)], ast.Load())))
     function = source.function
-    names: dict[str, Any] = {f"__{kind.__name__}": kind for kind in types.values()}
+    names: dict[str, Any] = {_converter(kind): kind for kind in (*types.values(), *joins.values())}
     names |= {"__burn": _burn}
     free = function.__code__.co_freevars
     cells = {name: cell.cell_contents for name, cell in zip(free, function.__closure__ or (), strict=True)}
@@ -56,26 +59,36 @@ def _assign(name: str, value: ast.expr) -> ast.Assign:
     return ast.Assign([ast.Name(name, ast.Store())], value)
 
 
+def _converter(kind: Type) -> str:
+    return f"__{kind.__name__}"
+
+
 class _Typed(ast.NodeTransformer):
-    def __init__(self, types: Mapping[str, Type]) -> None:
-        self.types = types
+    def __init__(self, types: Mapping[str, Type], joins: Mapping[Place, Type]) -> None:
+        self.types, self.joins = types, joins
+
+    def visit(self, node: ast.AST) -> Any:
+        changed = super().visit(node)
+        kind = self.joins.get(place_of(node)) if isinstance(node, ast.expr) else None
+        return changed if kind is None else _convert(kind, changed)
 
     def converted(self, target: ast.expr, value: ast.expr) -> ast.expr:
         kind = self.types.get(target.id) if isinstance(target, ast.Name) else None
-        if kind is None or not issubclass(kind, Integer):
-            return value
-        return ast.Call(ast.Name(f"__{kind.__name__}", ast.Load()), [value], [])
+        return value if kind is None else _convert(kind, value)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        self.generic_visit(node)
         node.value = self.converted(node.targets[0], node.value)
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        self.generic_visit(node)
         if node.value is None:
             return node
         return ast.copy_location(_assign_to(node.target, self.converted(node.target, node.value)), node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        self.generic_visit(node)
         if not isinstance(node.target, ast.Name):
             return node
         value = ast.BinOp(ast.Name(node.target.id, ast.Load()), node.op, node.value)
@@ -93,6 +106,10 @@ class _Typed(ast.NodeTransformer):
         typed = _assign(node.target.id, self.converted(node.target, ast.Name(node.target.id, ast.Load())))
         node.body[:0] = [_burning(), typed]
         return node
+
+
+def _convert(kind: Type, value: ast.expr) -> ast.expr:
+    return ast.Call(ast.Name(_converter(kind), ast.Load()), [value], []) if kind is not bool else value
 
 
 def _assign_to(target: ast.expr, value: ast.expr) -> ast.Assign:

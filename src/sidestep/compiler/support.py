@@ -12,7 +12,7 @@ define internal void @cell_add(ptr %block, i64 %cell, i64 %amount) alwaysinline 
   br i1 %none, label %locked, label %plain, !prof !0
 plain:
   %place = getelementptr i64, ptr %block, i64 %cell
-  call void asm sideeffect "addq $1, $0", "=*m,ri,*m,~{flags},~{memory}"(
+  call void asm sideeffect "addq $1, $0", "=*m,re,*m,~{flags},~{memory}"(
     ptr elementtype(i64) %place, i64 %amount, ptr elementtype(i64) %place)
   ret void
 locked:

@@ -1,0 +1,27 @@
+"""Native handlers: machine code against the interpreter against plain Python, over generated programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from detours.player import compile_player
+from differential.handler_runs import run_batch
+
+BATCH = 20
+BATCHES = 4
+RUNS = 25  # of each program
+
+
+@pytest.fixture(scope="session")
+def player_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_player(tmp_path_factory.mktemp("player"))
+
+
+@pytest.mark.parametrize("first", range(0, BATCH * BATCHES, BATCH))
+def test_three_ways_agree(player_program: Path, first: int) -> None:
+    tally = run_batch(player_program, range(first, first + BATCH), RUNS)
+    assert tally.runs > BATCH * RUNS / 2
+    assert tally.faults
+    assert tally.events
