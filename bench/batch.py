@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
+from typing import Any
 from unittest.mock import patch
 
 import many
@@ -45,10 +46,10 @@ class Stops:
         """Puts a clock around the product's own way to stop a process, for the time of the `with`."""
 
         @contextmanager
-        def stopped(pid: int) -> Iterator[object]:
+        def stopped(*arguments: Any) -> Iterator[object]:
             began = time.perf_counter()
             try:
-                with original(pid) as stop:
+                with original(*arguments) as stop:
                     yield stop
             finally:
                 self.lengths.append(1e3 * (time.perf_counter() - began))

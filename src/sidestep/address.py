@@ -20,6 +20,9 @@ class Range(NamedTuple):
     def __contains__(self, address: object) -> bool:
         return isinstance(address, int) and self.start <= address < self.end
 
+    def covers(self, other: Range) -> bool:
+        return self.start <= other.start and other.end <= self.end
+
     def overlaps(self, other: Range) -> bool:
         return self.start < other.end and other.start < self.end
 

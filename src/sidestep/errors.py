@@ -307,6 +307,11 @@ class RefusedError(SidestepError):
 class TargetError(RefusedError):
     """The target cannot be attached, stopped or changed."""
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether that is because it has ended."""
+        return self.reason in (NO_SUCH_PROCESS, PROCESS_GONE, ZOMBIE)
+
 
 class ProbeError(RefusedError):
     """A probe cannot be resolved or placed. `subject` is the probe as the user wrote it."""

@@ -132,6 +132,24 @@ def test_remains_are_taken_away(
     assert comparable(outcome) == comparable(expected), str(outcome)
 
 
+def test_remains_behind_a_place_without_a_record(sidestep: ModuleType, build: Builder, run: Run) -> None:
+    """A probe with a condition has two counters and one record."""
+    running = run(build("threads"), "wait")
+    running.expect("ready")
+    before = read_state(running.pid)
+    places = [f"{place('threads', 'other')} a=$arg1 if a == 1", place("threads", "work")]
+    controller = start_controller(STAYING, running, places)
+    assert controller.stdout is not None
+    controller.stdout.readline()
+    kill(controller)
+    clean(running)
+    assert not differences(before, read_state(running.pid))
+    running.send()
+    run_until_done(running)
+    running.send()
+    assert running.finish().status == 0
+
+
 @pytest.mark.parametrize(
     ("call", "number"),
     [

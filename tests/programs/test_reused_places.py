@@ -1,22 +1,24 @@
-"""The places of buffers that went are given to new ones: only when nobody is in them or will return there."""
+"""Threads are still in buffers that went: nobody gets their places, and they come out nowhere in a jump."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from harness.build import Builder
 from harness.probing import attached
-from harness.programs import comparable, place, run_until_done
+from harness.programs import comparable, counts, place, run_until_done
 from harness.running import Outcome, Running
+from harness.stepper import PTRACE_SINGLESTEP
+from sidestep import errors
 from sidestep.address import Range
 from sidestep.target.process import ptrace
 from sidestep.target.process.process import Window
-from sidestep.target.process.ptrace import Request
 
 Run = Callable[..., Running]
 Bare = Callable[..., Outcome]
@@ -24,18 +26,19 @@ Bare = Callable[..., Outcome]
 STEPS = 100_000  # that a program needs at most from its first line to its first hit
 
 
-def park(running: Running, inside: Range) -> Callable[[Window], None]:
+def park(running: Running, inside: Range, but: Collection[int] = ()) -> Callable[[Window], None]:
     """For a window: lets the program begin, steps its only thread into a range, and stops it there as job
-    control does."""
+    control does; `but` not there."""
     pid = running.pid
 
     def work(window: Window) -> None:
         (thread,) = window
         running.send()
         for _ in range(STEPS):
-            ptrace.call(Request.SINGLESTEP, pid)
+            ptrace.call(PTRACE_SINGLESTEP, pid)  # type: ignore[arg-type]
             ptrace.wait(pid, block=True)
-            if ptrace.get_registers(pid).rip in inside:
+            here = ptrace.get_registers(pid).rip
+            if here in inside and here not in but:
                 break
         else:
             pytest.fail("it never came there")
@@ -67,3 +70,61 @@ def test_a_thread_is_in_a_routine_that_the_buffer_called(
     running.send()
     outcome = running.finish()
     assert comparable(outcome) == comparable(bare(name)), str(outcome)
+
+
+NAME = "overlapping"
+
+
+def parked_in_a_buffer(running: Running, target: Any) -> list[Any]:
+    """Probes on the first two instructions of `work`, and a thread in their buffer that can only go on.
+
+    The second probe alone would have its jump over the end of the region of both.
+    """
+    probes = target.count(place(NAME, "work"), place(NAME, "work", 3)).probes
+    (detour,) = target._registry.detours.values()
+    copies = {copy for _, copy in detour.buffer.boundaries}
+    target.process.in_window(park(running, detour.buffer.span, copies))
+    return list(probes)
+
+
+def go_on(running: Running) -> None:
+    os.kill(running.pid, signal.SIGCONT)
+    run_until_done(running)
+
+
+def finish(running: Running, bare: Bare) -> None:
+    running.send()
+    outcome = running.finish()
+    assert comparable(outcome) == comparable(bare(NAME)), str(outcome)
+
+
+@pytest.mark.parametrize("how", ["disable_kprobe", "unregister_kprobe"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_probe_goes_while_a_thread_is_in_the_buffer_that_it_shared(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare, how: str, which: int
+) -> None:
+    running = run(build(NAME), "wait")
+    running.expect("ready")
+    with attached(sidestep, running.pid) as target:
+        probes = parked_in_a_buffer(running, target)
+        gone = probes.pop(which)
+        getattr(target, how)(gone)
+        go_on(running)
+        assert probes[0].hits == counts(bare(NAME))["work"]
+    finish(running, bare)
+
+
+def test_a_probe_comes_while_a_thread_is_in_a_buffer_that_comes_out_under_it(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare
+) -> None:
+    """It is refused, since the thread does not move on, and is taken when it has."""
+    running = run(build(NAME), "wait")
+    running.expect("ready")
+    with attached(sidestep, running.pid) as target:
+        target.unregister_kprobes(parked_in_a_buffer(running, target))
+        with pytest.raises(sidestep.ProbeError) as refusal:
+            target.count(place(NAME, "work", 3))
+        assert refusal.value.reason is errors.SAVED_IP
+        go_on(running)
+        target.count(place(NAME, "work", 3))
+    finish(running, bare)

@@ -6,12 +6,14 @@ import random
 from collections.abc import Sequence
 from typing import cast
 
+from harness.listing import module
 from sidestep.address import Range
 from sidestep.arch.x86_64.detour import Count
 from sidestep.arch.x86_64.insn import decode
 from sidestep.kprobes.registry import Placed, Registry
 from sidestep.probes import Kprobe
-from sidestep.safety.region import Placement
+from sidestep.safety.region import Placement, Region
+from sidestep.safety.verdict import verdict
 from sidestep.symbols.resolve import Location
 from sidestep.target.base import Buffer, Detour
 
@@ -25,7 +27,11 @@ def placed(start: int, size: int) -> Placed:
 
 
 def detour(start: int, size: int) -> Detour:
-    return Detour(Range(start, start + size), (), b"\x90" * 5, NOTHING, ())
+    return Detour(Range(start, start + size), (), (start + size,), b"\x90" * 5, NOTHING, ())
+
+
+def region(start: int, size: int) -> Region:
+    return Region(Range(start, start + size), tuple(decode(b"\x90" * size, start)), (start,))
 
 
 def stretches(touched: Sequence[Range], others: Sequence[Range]) -> list[Range]:
@@ -52,7 +58,7 @@ def test_stretches_are_those_of_a_plain_search() -> None:
             if chance.random() < 0.5:
                 registry.add(placed(start, size))
             elif start not in registry.detours:
-                registry.put_detour(detour(start, size))
+                registry.put_detour(detour(start, size), region(start, size))
             else:
                 continue
             others.append(Range(start, start + size))
@@ -74,7 +80,7 @@ def test_what_is_taken_out_is_not_met_any_more() -> None:
     for each in (one, other):
         registry.add(each)
     there = detour(START, 5)
-    registry.put_detour(there)
+    registry.put_detour(there, region(START, 5))
     assert registry.without_jumps(START - 2, b"\xcc" * 9) == b"\xcc" * 2 + b"\x90" * 5 + b"\xcc" * 2
     registry.remove(one.probe)
     (plan,) = registry.plans([Range(START, START + 5)])
@@ -85,3 +91,59 @@ def test_what_is_taken_out_is_not_met_any_more() -> None:
     (plan,) = registry.plans([Range(START + 60, START + 65)])
     assert plan.region is not None
     assert plan.region.probes == (START + 64,)
+
+
+LISTING = {
+    "f": """
+        1000: 48 89 f8             # mov %rdi,%rax
+        1003: 48 c1 e0 07          # shl $7,%rax
+        1007: 48 31 f8             # xor %rdi,%rax
+        100a: c3                   # ret
+    """,
+    "g": "c3",
+}
+
+
+def registered(registry: Registry, address: int) -> Placed:
+    placement = verdict(module(LISTING), address)
+    assert isinstance(placement, Placement)
+    new = Placed(Kprobe(addr=address), 0, cast(Location, None), placement, Count(0))
+    registry.add(new)
+    return new
+
+
+def carry_out(registry: Registry, placed: Placed) -> Region | None:
+    (plan,) = registry.plans([placed.placement.dcr])
+    for old in plan.old:
+        registry.take_detour(old)
+    if plan.region is not None:
+        start, end = plan.region.dcr
+        registry.put_detour(detour(start, end - start), plan.region)
+    return plan.region
+
+
+def test_what_is_left_of_a_region_detours_nothing_more() -> None:
+    """Alone, the second probe's jump would reach over the end of the region of both, where threads come out
+    of its buffer."""
+    registry = Registry()
+    first, second = registered(registry, 0x1000), registered(registry, 0x1003)
+    both = carry_out(registry, first)
+    assert both is not None
+    assert (both.dcr, both.probes) == (Range(0x1000, 0x1007), (0x1000, 0x1003))
+    registry.remove(first.probe)
+    left = carry_out(registry, first)
+    assert left is not None
+    assert (left.dcr, left.probes) == (Range(0x1000, 0x1007), (0x1003,))
+    registry.remove(second.probe)
+    assert carry_out(registry, second) is None
+    again = carry_out(registry, registered(registry, 0x1003))
+    assert again is not None
+    assert again.dcr == Range(0x1003, 0x100A)
+
+
+def test_a_probe_that_comes_makes_its_own_region() -> None:
+    registry = Registry()
+    assert carry_out(registry, registered(registry, 0x1003)) is not None
+    grown = carry_out(registry, registered(registry, 0x1000))
+    assert grown is not None
+    assert grown.dcr == Range(0x1000, 0x1007)

@@ -37,6 +37,7 @@ VERSION: Final = 1
 HEADER_OFFSET: Final = 0
 HEADER_SIZE: Final = PAGE_SIZE
 BLOCKS_EXHAUSTED_OFFSET: Final = 192  # u32, 1 when a search found no free block; the controller clears it
+RECORDS_OFFSET: Final = 196  # u32, one more than the highest index with a probe record, now or before
 ARENAS_OFFSET: Final = 512  # {u64 start, u64 size} of each code arena
 ARENA_CAPACITY: Final = (HEADER_SIZE - ARENAS_OFFSET) // 16
 
@@ -106,6 +107,7 @@ _HEADER = struct.Struct("<8sIIQQIIIIQQIII")
 _ARENA = struct.Struct("<QQ")
 _PROBE = struct.Struct(f"<QQQIBBH{JUMP_SIZE}s{JUMP_SIZE}s{PROBE_NAME_SIZE}s{PROBE_MOVES * 3}s")
 _MOVE = struct.Struct("<BH")
+_COUNT = struct.Struct("<I")
 _STATE_OFFSET: Final = 28
 assert _PROBE.size <= PROBE_RECORD_SIZE
 _BLOCK = struct.Struct("<QQ")
@@ -230,13 +232,15 @@ class ProbeRecord:
     moves: tuple[tuple[int, int], ...] = ()  # (original address, address of its copy) of each boundary
 
     def write(self, shared: Shared, index: int) -> None:
-        """Writes the record at `index`."""
+        """Writes the record at `index`. Indexes below may have none: some probes have two counters."""
         if len(self.original) != len(self.patched) or len(self.original) > JUMP_SIZE:
             raise LayoutError(f"{len(self.original)} original and {len(self.patched)} patched bytes")
         if not moves_fit(self.site, self.buffer, self.moves):
             raise LayoutError(f"a record has no room for these {len(self.moves)} boundaries")
         name = self.name.encode("utf-8", "replace")[:PROBE_NAME_SIZE].decode("utf-8", "ignore").encode()
         moves = b"".join(_MOVE.pack(old - self.site, new - self.buffer) for old, new in self.moves)
+        if index >= record_count(shared):
+            _COUNT.pack_into(shared, RECORDS_OFFSET, index + 1)
         _PROBE.pack_into(
             shared,
             probe_offset(index),
@@ -298,6 +302,12 @@ def initialise(shared: Shared) -> None:
     """Prepares the blocks of a new memfd (all zero); call it before the target can see the memory."""
     for block in (SHARED_BLOCK, SCRATCH_BLOCK):
         _BLOCK.pack_into(shared, block_offset(block), KIND_RESERVED << BLOCK_KIND_SHIFT, 0)
+
+
+def record_count(header: bytes | Shared) -> int:
+    """How many places of the table may hold a record."""
+    count: int = _COUNT.unpack_from(header, RECORDS_OFFSET)[0]
+    return min(count, PROBE_CAPACITY)
 
 
 def set_probe_state(shared: Shared, index: int, state: int) -> None:

@@ -228,8 +228,7 @@ class KprobeManager:
             touched = [
                 placed for placed in added if placed.address in failed and placed.probe in self.registry
             ]
-            temporary = all(refusal.reason is errors.SAVED_IP for _, refusal in failures)
-            if temporary and attempt + 1 < TRIES:
+            if _are_temporary(failures) and attempt + 1 < TRIES:
                 time.sleep(PAUSE * 2**attempt)
                 continue
             if not partly:
@@ -279,18 +278,18 @@ class KprobeManager:
             return failures
         if progress is not None:
             progress("changing the code", 0, 0)
-        refusals = uninterrupted(lambda: self._change(changes))
+        refusals = uninterrupted(lambda: self._change(plans, changes))
         return failures + [(plans[index], refusal) for index, refusal in refusals.items()]
 
-    def _change(self, changes: Sequence[Change]) -> dict[int, Refusal]:
+    def _change(self, plans: Sequence[Plan], changes: Sequence[Change]) -> dict[int, Refusal]:
         """Change the text, and what is known about it. The refusals by the index of the change."""
         refusals = self.engine.apply(changes)
-        for index, change in enumerate(changes):
+        for index, (plan, change) in enumerate(zip(plans, changes, strict=True)):
             if index not in refusals:
                 for old in change.old:
                     self.registry.take_detour(old)
-                if change.new is not None:
-                    self.registry.put_detour(change.new)
+                if change.new is not None and plan.region is not None:
+                    self.registry.put_detour(change.new, plan.region)
         return refusals
 
     def _build(self, plan: Plan, room: int) -> Detour | None:
@@ -388,6 +387,11 @@ class KprobeManager:
 
     def _change_or_raise(self, placed: Sequence[Placed]) -> None:
         failures = self._apply([each.placement.dcr for each in placed])
+        for attempt in range(TRIES - 1):
+            if not failures or not _are_temporary(failures):
+                break
+            time.sleep(PAUSE * 2**attempt)
+            failures = self._apply([each.placement.dcr for each in placed])
         if failures:
             plan, refusal = failures[0]
             where = next(iter(_probes_of(plan)), 0)
@@ -465,6 +469,11 @@ def _label(placed: Placed) -> Label:
     location = placed.location
     name = f"{location.module.name}:{location.symbol}+{location.offset:#x}"
     return Label(placed.index, placed.address, name)
+
+
+def _are_temporary(failures: Sequence[tuple[Plan, Refusal]]) -> bool:
+    """Whether all were refused because of where some thread just is."""
+    return all(refusal.reason is errors.SAVED_IP for _, refusal in failures)
 
 
 def _probes_of(plan: Plan) -> tuple[int, ...]:

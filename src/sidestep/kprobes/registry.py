@@ -56,6 +56,7 @@ class Registry:
         self._at: dict[int, list[Placed]] = {}
         self._placed_near = _Near[Placed]()
         self._detours_near = _Near[Detour]()
+        self._regions: dict[int, Region] = {}  # of the detours, by their sites
 
     def __contains__(self, probe: object) -> bool:
         return probe in self.placed
@@ -77,18 +78,20 @@ class Registry:
         self._placed_near.remove(placed.placement.dcr, placed)
         return placed
 
-    def put_detour(self, detour: Detour) -> None:
+    def put_detour(self, detour: Detour, region: Region) -> None:
         self.detours[detour.site] = detour
+        self._regions[detour.site] = region
         self._detours_near.add(detour.dcr, detour)
 
     def take_detour(self, detour: Detour) -> None:
-        del self.detours[detour.site]
+        del self.detours[detour.site], self._regions[detour.site]
         self._detours_near.remove(detour.dcr, detour)
 
     def clear(self) -> None:
         """All probes and detours are gone."""
         self.placed.clear()
         self.detours.clear()
+        self._regions.clear()
         self._at.clear()
         self._placed_near, self._detours_near = _Near(), _Near()
 
@@ -112,12 +115,28 @@ class Registry:
         for _, placed, detours in self._stretches(touched):
             left = sorted(detours, key=attrgetter("site"))
             active = map(self.active_at, dict.fromkeys(each.address for each in placed))
-            for region in merge(there[0].placement for there in active if there):
+            for region in self._shape(left, [there[0].placement for there in active if there]):
                 replaced = tuple(detour for detour in left if detour.dcr.overlaps(region.dcr))
                 left = [detour for detour in left if detour not in replaced]
                 plans.append(Plan(replaced, region))
             plans += [Plan((detour,), None) for detour in left]
         return plans
+
+    def _shape(self, detours: list[Detour], placements: list[Placement]) -> list[Region]:
+        """The regions for `placements`, in place of `detours`.
+
+        Where probes only went, nothing is detoured that was not before: so it cannot be refused because a
+        thread that is still in an old buffer will come out there.
+        """
+        regions = merge(placements)
+        before = [self._regions[detour.site] for detour in detours]
+        wanted = {placement.address for placement in placements}
+        if not wanted <= {address for region in before for address in region.probes}:
+            return regions
+        if all(any(old.dcr.covers(region.dcr) for old in before) for region in regions):
+            return regions
+        kept = ((region, tuple(filter(wanted.__contains__, region.probes))) for region in before)
+        return [region._replace(probes=probes) for region, probes in kept if probes]
 
     def _stretches(self, touched: Iterable[Range]) -> list[_Stretch]:
         """The touched ranges, grown by every region that overlaps them, until none does any more."""

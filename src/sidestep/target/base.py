@@ -55,6 +55,7 @@ class Detour:
 
     dcr: Range  # the detoured code region: whole instructions, the jump is at its start
     interior: tuple[int, ...]  # where its instructions start, but the first: nobody may return there
+    exits: tuple[int, ...]  # where its buffer leads to: the end of the DCR, targets of branches
     original: bytes  # the bytes that the jump replaces
     buffer: Buffer
     labels: tuple[Label, ...]

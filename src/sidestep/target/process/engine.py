@@ -14,7 +14,7 @@ from sidestep import errors
 from sidestep.address import PAGE, Range
 from sidestep.arch.x86_64.detour import Action, DetourBuffer, Surroundings, emit_buffer
 from sidestep.arch.x86_64.fetch import Resolve
-from sidestep.arch.x86_64.insn import Instruction
+from sidestep.arch.x86_64.insn import Instruction, direct_branch_target
 from sidestep.arch.x86_64.liveness import Liveness
 from sidestep.arch.x86_64.recording import CpuNumber, Rings
 from sidestep.arch.x86_64.runtime import Runtime
@@ -52,7 +52,7 @@ class InlineEngine:
         self._resolve_variable = resolve_variable
         self._rings: SharedArea | None = None
         self._ring_size = 0
-        self._retired: list[Buffer] = []
+        self._retired: list[Detour] = []  # threads may still be in their buffers
         self._given_up = False  # what is left is for whoever comes
         self._stale: list[Detour] = []  # gone from the target, but maybe not from a child
         self._runtimes: dict[int, Runtime] = {}
@@ -199,7 +199,9 @@ class InlineEngine:
             raise ProbeError(labels[0].name, errors.TOO_MANY_PROBES, "their buffer here is too large")
         self.process.memory.write(address, code)
         interior = tuple(instruction.ip for instruction in instructions[1:])
-        return Detour(dcr, interior, original[:JUMP_SIZE], buffer, labels)
+        targets = map(direct_branch_target, instructions)
+        exits = (dcr.end, *(target for target in targets if target is not None and target not in dcr))
+        return Detour(dcr, interior, exits, original[:JUMP_SIZE], buffer, labels)
 
     # Text
 
@@ -217,13 +219,13 @@ class InlineEngine:
         for change in changes:
             if change.new is not None:
                 self._note(change.new, lambda index: index not in rewritten)
-        poke = TextChange(changes)
+        poke = TextChange(changes, self._retired)
 
         def note(detour: Detour) -> None:
             self._note(detour, lambda index: index in rewritten)
 
         def work(window: Window) -> tuple[dict[int, Refusal], set[int], bytes]:
-            refused = poke.make(window, note)
+            refused = poke.make(window, self.space.routines, note)
             return refused, addresses_in_use(window, self.space.routines), procfs.last_pid()
 
         refused, in_use, newest = self.process.in_window(work)
@@ -234,12 +236,12 @@ class InlineEngine:
         for change in followed:
             for detour in change.old:
                 self._forget(detour, () if change.new is None else (change.new,))
-                self._retired.append(detour.buffer)
+                self._retired.append(detour)
         for index in refused:
             new = changes[index].new
             if new is not None:
                 self._forget(new, changes[index].old)
-                self._retired.append(new.buffer)
+                self._retired.append(new)
         self._recycle(in_use)
         return refused
 
@@ -296,17 +298,17 @@ class InlineEngine:
         """Free the retired buffers that no address in use lies in: nothing leads there, so nobody ever comes.
         A child has its own copies of them."""
         retired, self._retired = self._retired, []
-        busy = lying_in(in_use, [buffer.span for buffer in retired])
-        for buffer in retired:
-            if buffer.span in busy:
-                self._retired.append(buffer)
+        busy = lying_in(in_use, [detour.buffer.span for detour in retired])
+        for detour in retired:
+            if detour.buffer.span in busy:
+                self._retired.append(detour)
             else:
-                self.space.release(buffer.span)
+                self.space.release(detour.buffer.span)
 
     def settle(self, timeout: float = 1.0) -> bool:
         """Wait until no thread is in a retired buffer: then the counters of what was taken out are final."""
         deadline = time.monotonic() + timeout
-        spans = [buffer.span for buffer in self._retired]
+        spans = [detour.buffer.span for detour in self._retired]
         while spans and self.alive:
             if not self.process.in_window(lambda window: in_flight(window, spans, self.space.routines)):
                 return True

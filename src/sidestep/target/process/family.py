@@ -43,7 +43,7 @@ class Family:
         try:
             child = attach_child(pid)
         except TargetError as error:
-            if error.reason in (errors.NO_SUCH_PROCESS, errors.PROCESS_GONE, errors.ZOMBIE):
+            if error.is_gone:
                 return True
             raise
         child.hides_contexts = self._process.hides_contexts

@@ -12,7 +12,6 @@ from __future__ import annotations
 import struct
 
 from sidestep.target.process.ptrace import Registers
-from sidestep.target.process.syscalls import ERESTART_RESTARTBLOCK, Syscall
 
 FP_XSTATE_MAGIC1 = 0x46505853
 FP_XSTATE_MAGIC2 = 0x46505845
@@ -39,16 +38,19 @@ def extended_state_for_frame(raw: bytes) -> bytes:
     return bytes(area) + struct.pack("<I", FP_XSTATE_MAGIC2)
 
 
-def resumption(registers: Registers) -> Registers:
-    """The registers with which a thread goes on by itself: a pending restart of a system call made explicit.
+def resumption(registers: Registers, call: int) -> Registers:
+    """The registers with which a thread goes on by itself: a pending restart of system call `call` made
+    explicit.
 
-    Outside the kernel's own signal path nothing would step back over the `syscall` instruction.
+    Outside the kernel's own signal path nothing would step back over the `syscall` instruction. A call with a
+    restart block (a sleep, poll, or a futex with a limit) is made anew, too: rt_sigreturn gives the block up
+    (restore_sigcontext), so that restart_syscall(2) would return EINTR. Without a limit, or with an absolute
+    one, that is exact; otherwise the wait begins again and lasts longer, but the program is told nothing.
     """
     resumed = registers.copy()
     if registers.will_restart:
-        restart_block = resumed.rax == ERESTART_RESTARTBLOCK
         resumed.rip -= 2
-        resumed.rax = Syscall.RESTART_SYSCALL if restart_block else resumed.orig_rax
+        resumed.rax = call
     return resumed
 
 
@@ -57,7 +59,7 @@ def build(frame_address: int, state_address: int, restorer: int, registers: Regi
 
     `state_address` (64-byte aligned) is where `extended_state_for_frame` lies.
     """
-    r = resumption(registers)
+    r = registers
     context = struct.pack(
         "<QQQiiQ",
         UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS,

@@ -16,6 +16,7 @@ from sidestep.target.process import procfs, ptrace
 from sidestep.target.process.process import Process, Tracer
 from sidestep.target.process.ptrace import Event, Option, Request
 from sidestep.target.process.stop import Stop, StoppedThread
+from sidestep.target.process.waits import Waits
 
 
 def launch(
@@ -93,7 +94,7 @@ def _launch(
         raise TargetError(arguments[0], errors.PROCESS_GONE)
     process = Process(pid, procfs.read_status, tracer)
     process.child = child
-    stop = Stop(pid)
+    stop = Stop(pid, Waits())
     stop.threads[pid] = StoppedThread(pid, pid)
     process.hold(stop)
     return process

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from sidestep import errors
@@ -48,7 +48,8 @@ def move(thread: StoppedThread, address: int, original: int) -> None:
 class TextChange:
     """Changes of the text, with all that can be prepared before the stop in which they are made."""
 
-    def __init__(self, changes: Sequence[Change]) -> None:
+    def __init__(self, changes: Sequence[Change], retired: Sequence[Detour]) -> None:
+        """`retired` went before; threads may still be in their buffers."""
         self._changes = changes
         self._old = [detour for change in changes for detour in change.old]
         self._new = [change.new for change in changes if change.new is not None]
@@ -57,15 +58,20 @@ class TextChange:
             ip: index for index, change in enumerate(changes) if change.new for ip in change.new.interior
         }
         self._moves = _Moves(self._old, self._new)
+        self._leading_inside = [
+            detour for detour in (*self._old, *retired) if any(ip in self._interiors for ip in detour.exits)
+        ]
 
-    def make(self, window: Window, note: Callable[[Detour], None]) -> dict[int, Refusal]:
+    def make(
+        self, window: Window, routines: Sequence[Range], note: Callable[[Detour], None]
+    ) -> dict[int, Refusal]:
         """Make the changes that can be made. Refusals by index.
 
-        `note` is called for each new detour that comes instead of others, when those are out and before its
-        jump is written.
+        `routines` are those of ours that buffers call. `note` is called for each new detour that comes
+        instead of others, when those are out and before its jump is written.
         """
         text = Text(window.memory, self._written)
-        refused = self._check(window, text)
+        refused = self._check(window, text, routines)
         old, new, moves = self._old, self._new, self._moves
         if refused:
             going = [change for index, change in enumerate(self._changes) if index not in refused]
@@ -84,8 +90,9 @@ class TextChange:
         text.write()
         return refused
 
-    def _check(self, window: Window, text: Text) -> dict[int, Refusal]:
-        """The text is what was planned for, and nobody will return into bytes that are overwritten."""
+    def _check(self, window: Window, text: Text, routines: Sequence[Range]) -> dict[int, Refusal]:
+        """The text is what was planned for, and nobody will return into bytes that are overwritten, or come
+        out of an old buffer there."""
         refused: dict[int, Refusal] = {}
         for index, change in enumerate(self._changes):
             new = change.new
@@ -94,11 +101,34 @@ class TextChange:
             for detour in change.old:
                 self._compare(text, detour.site, detour.jump, index, refused)
         if self._interiors:
-            for ip in instruction_pointers(window):
+            for ip in (*instruction_pointers(window), *self._coming_out(window, routines)):
                 inside = self._interiors.get(ip)
                 if inside is not None:
                     refused.setdefault(inside, Refusal(errors.SAVED_IP, f"{ip:#x}"))
-        return refused
+        return self._with_dependent(refused) if refused else refused
+
+    def _coming_out(self, window: Window, routines: Sequence[Range]) -> set[int]:
+        """Where threads, but for those that are moved, will come out of old buffers."""
+        if not self._leading_inside:
+            return set()
+        in_use = addresses_in_use(window, routines, self._moves.leaving)
+        busy = lying_in(in_use, [detour.buffer.span for detour in self._leading_inside])
+        return {ip for detour in self._leading_inside if detour.buffer.span in busy for ip in detour.exits}
+
+    def _with_dependent(self, refused: dict[int, Refusal]) -> dict[int, Refusal]:
+        """With the changes that can only be made when the old detours of refused ones are out."""
+        while True:
+            staying = [(detour, refused[index]) for index in refused for detour in self._changes[index].old]
+            more = {
+                index: refusal
+                for index, change in enumerate(self._changes)
+                if index not in refused and change.new is not None
+                for detour, refusal in staying
+                if detour.dcr.overlaps(change.new.dcr)
+            }
+            if not more:
+                return refused
+            refused = {**refused, **more}
 
     @staticmethod
     def _compare(text: Text, site: int, wanted: bytes, index: int, refused: dict[int, Refusal]) -> None:
@@ -116,17 +146,17 @@ class _Moves:
         # Of two places for one address (behind a system call, and the copy of what follows) the copy comes
         # last.
         self._entering = {original: copy for detour in new for original, copy in detour.buffer.boundaries}
-        self._leaving = {copy: original for detour in old for original, copy in detour.buffer.boundaries}
+        self.leaving = {copy: original for detour in old for original, copy in detour.buffer.boundaries}
         self._interior = {address for detour in new for address in detour.interior}
         self._ends = {detour.dcr.end for detour in new}
 
     def move_threads(self, window: Window) -> None:
         for thread in window:
             here = effective_ip(thread.registers)
-            there = original = self._leaving.get(here, here)
+            there = original = self.leaving.get(here, here)
             # At the site itself a thread takes the jump, unless it was counted there already: it comes from a
             # buffer, or waits in a system call. Behind the region it has nothing to do with it.
-            counted = here in self._leaving or thread.registers.will_restart
+            counted = here in self.leaving or thread.registers.will_restart
             inside = there in self._entering and there not in self._ends
             if inside and (there in self._interior or counted):
                 there = self._entering[there]
@@ -168,7 +198,7 @@ def follow(
     for change in possible:
         if change.new is not None:
             window.memory.write(change.new.buffer.address, change.new.buffer.code)
-    refused = TextChange(possible).make(window, lambda detour: None)
+    refused = TextChange(possible, stale).make(window, routines, lambda detour: None)
     done = {id(change) for index, change in enumerate(possible) if index not in refused}
     take_out(window, [detour for change in changes if id(change) not in done for detour in change.old])
 
@@ -195,10 +225,15 @@ def in_flight(window: Window, spans: Sequence[Range], routines: Sequence[Range] 
     return lying_in(addresses_in_use(window, routines), spans)
 
 
-def addresses_in_use(window: Window, routines: Sequence[Range]) -> set[int]:
-    """Where each thread is, and where it will return to: from signal handlers, and from our `routines`."""
+def addresses_in_use(window: Window, routines: Sequence[Range], moved: Collection[int] = ()) -> set[int]:
+    """Where each thread is, and where it will return to: from signal handlers, and from our `routines`.
+    Threads at addresses from which they are `moved` count only for the signal handlers."""
     contexts = interrupted(window)
-    contexts.update(Context(thread.registers.rip, thread.registers.rsp) for thread in window)
+    contexts.update(
+        Context(thread.registers.rip, thread.registers.rsp)
+        for thread in window
+        if effective_ip(thread.registers) not in moved
+    )
     found = {context.ip for context in contexts}
     for context in contexts:
         if any(context.ip in span for span in routines):

@@ -25,6 +25,7 @@ from sidestep.target.process.memory import ProcessMemory
 from sidestep.target.process.ptrace import Event, Request
 from sidestep.target.process.sharers import Sharers
 from sidestep.target.process.stop import StillAttachedError, Stop, StoppedThread, release, stopped
+from sidestep.target.process.waits import Waits
 
 T = TypeVar("T")
 TRIES, PAUSE = 40, 0.005  # seconds between windows, for a thread to come to a stack that can be used
@@ -169,7 +170,7 @@ class Process:
         self.recording_limits = ""  # why its filters may not allow what recording calls
         self._tracer = tracer
         self._held: Stop | None = None
-        self._sharers = Sharers()
+        self._sharers, self._waits = Sharers(), Waits()
         self._gadgets: remote.Gadgets | None = None
         if self._has_ended:
             self.close()
@@ -188,7 +189,7 @@ class Process:
                 return result
             stop: Stop | None = None
             try:
-                with stopped(self.pid, self._sharers) as stop:
+                with stopped(self.pid, self._sharers, self._waits) as stop:
                     self._check_same_program()
                     return function(Window(self, stop))
             finally:

@@ -30,6 +30,7 @@ from sidestep.target.process.poke import evacuate, in_flight
 from sidestep.target.process.process import Window, attach_child
 
 PATIENCE = 5.0  # seconds for threads to leave code of ours
+RECORDS_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +112,17 @@ def _descriptors(pid: int) -> dict[str, list[int]]:
 
 
 def _records(memory: ProcessMemory, base: int) -> Iterator[layout.ProbeRecord]:
-    """Read the table up to the first place that was never used, or that the program has unmapped."""
-    chunk = 256
-    for first in range(0, layout.PROBE_CAPACITY, chunk):
-        size = chunk * layout.PROBE_RECORD_SIZE
-        table = memory.read_available(base + layout.probe_offset(first), size).ljust(size, b"\0")
-        for index in range(chunk):
-            raw = table[index * layout.PROBE_RECORD_SIZE : (index + 1) * layout.PROBE_RECORD_SIZE]
-            if not any(raw):
-                return
-            record = layout.ProbeRecord.parse(raw)
+    """The records of the table, as far as the program has not unmapped it."""
+    header = memory.read_available(base, layout.HEADER_SIZE).ljust(layout.HEADER_SIZE, b"\0")
+    size = layout.PROBE_RECORD_SIZE
+    count = layout.record_count(header)
+    for first in range(0, count, RECORDS_AT_ONCE):
+        here = min(RECORDS_AT_ONCE, count - first)
+        table = memory.read_available(base + layout.probe_offset(first), here * size).ljust(
+            here * size, b"\0"
+        )
+        for index in range(here):
+            record = layout.ProbeRecord.parse(table[index * size : (index + 1) * size])
             if record is not None:
                 yield record
 
@@ -153,7 +155,12 @@ def clean(pid: int) -> Cleaned:
                 f"process {pid}", errors.OTHER_SESSION, f"controller {session.header.controller_pid}"
             )
         for member in _members(session):
-            restored, left = _clean_one(member, session)
+            try:
+                restored, left = _clean_one(member, session)
+            except TargetError as error:
+                if member != pid and error.is_gone:
+                    continue
+                raise
             complete &= left is None
             lines.append(
                 f"process {member}: {restored} probepoints restored, "

@@ -90,7 +90,8 @@ class RemoteCalls:
         state_address = (self._base + SCRATCH + 63) & ~63
         # The user context must lie 8 below a multiple of 16, as the kernel lays it.
         frame_address = (state_address + len(state) + 15 & ~15) + 24
-        image = frame.build(frame_address, state_address, self._gadgets.restorer, self._original, self._mask)
+        resumed = frame.resumption(self._original, self._stop.waits.call(tid, self._original))
+        image = frame.build(frame_address, state_address, self._gadgets.restorer, resumed, self._mask)
         self._memory.write(state_address, state)
         if self._gadgets.restorer:
             self._memory.write(frame_address, image)
@@ -211,8 +212,8 @@ def borrowed(
 def _candidates(stop: Stop, stacks: dict[int, int]) -> list[StoppedThread]:
     """Threads in the order in which they are asked.
 
-    Last those that sleep with a time limit: if the controller dies while one is borrowed, rt_sigreturn makes
-    its call return EINTR (restore_sigcontext gives up a restart block). The main thread before others.
+    Last those that may wait with a time limit: if the controller dies while one is borrowed, its wait begins
+    again (see frame.resumption). The main thread before others.
     """
     threads = [thread for thread in stop.own if thread.tid in stacks]
     return sorted(threads, key=lambda t: (t.registers.rax == ERESTART_RESTARTBLOCK, t.tid != stop.pid, t.tid))

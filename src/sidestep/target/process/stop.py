@@ -19,6 +19,7 @@ from sidestep.target.process import procfs, ptrace
 from sidestep.target.process.ptrace import Event, Option, Registers, Request
 from sidestep.target.process.sharers import Sharers, all_processes, sharing
 from sidestep.target.process.syscalls import EINTR, ERESTARTNOHAND, NEVER_RESTARTED
+from sidestep.target.process.waits import Waits, may_begin_anew
 
 LONGEST_PAUSE = 0.05  # seconds that the other threads wait for one that does not come out of the kernel
 PATIENCE = 5.0  # seconds in which such a thread must have come out
@@ -63,8 +64,8 @@ class StoppedThread:
 class Stop:
     """The threads of one stopped process, and of those that run in its memory."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
+    def __init__(self, pid: int, waits: Waits) -> None:
+        self.pid, self.waits = pid, waits
         self.threads: dict[int, StoppedThread] = {}
         self.process_of: dict[int, int] = {}  # of each thread that was attached
         self.exit_status: int | None = None
@@ -100,13 +101,14 @@ class Stop:
 
 
 @contextmanager
-def stopped(pid: int, sharers: Sharers) -> Iterator[Stop]:
+def stopped(pid: int, sharers: Sharers, waits: Waits) -> Iterator[Stop]:
     """All threads of the process and of its `sharers` stopped; released on the way out, whatever happened.
+    `waits` is what earlier stops have seen of them.
 
     Call it from one OS thread only. Raises TargetError: gone, traced by somebody else, not permitted,
     THREAD_STUCK when a thread does not come out of the kernel in `PATIENCE` seconds.
     """
-    stop = Stop(pid)
+    stop = Stop(pid, waits)
     try:
         _stop_all(stop, sharers)
         yield stop
@@ -118,6 +120,7 @@ def _stop_all(stop: Stop, sharers: Sharers) -> None:
     deadline = time.monotonic() + PATIENCE
     while not _try_to_stop_all(stop, sharers, deadline):
         pass
+    stop.waits.keep(stop.threads)
     stop.check_alive()
 
 
@@ -253,6 +256,7 @@ def _arrived(stop: Stop, tid: int) -> bool:
         stop.threads[tid] = thread = StoppedThread(tid, stop.process_of[tid])
         try:
             hide_interruption(thread)
+            stop.waits.note(tid, thread.registers)
         except ProcessLookupError:
             stop.thread_exited(tid)
         return True
@@ -270,10 +274,13 @@ def _arrived(stop: Stop, tid: int) -> bool:
 def hide_interruption(thread: StoppedThread) -> None:
     """Turn the EINTR of a call that is never restarted into one that is (kernel: arch_do_signal_or_restart).
 
-    At once, so that the controller's death later in the stop does not let it through.
+    At once, so that the controller's death later in the stop does not let it through. A call that would be
+    resumed by restart_syscall(2) is made to begin anew where that is the same: then it stays what it is, for
+    whoever has to restore the thread.
     """
     registers = thread.registers
-    if registers.rax == EINTR and registers.orig_rax in NEVER_RESTARTED:
+    interrupted = registers.rax == EINTR and registers.orig_rax in NEVER_RESTARTED
+    if interrupted or may_begin_anew(registers):
         registers.rax = ERESTARTNOHAND
         ptrace.set_registers(thread.tid, registers)
 

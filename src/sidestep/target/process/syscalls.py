@@ -11,6 +11,7 @@ class Syscall(IntEnum):
     READ = 0
     WRITE = 1
     CLOSE = 3
+    POLL = 7
     MMAP = 9
     MPROTECT = 10
     MUNMAP = 11
@@ -30,6 +31,7 @@ class Syscall(IntEnum):
     MSGRCV = 70
     RT_SIGTIMEDWAIT = 128
     MUNLOCK = 150
+    FUTEX = 202
     IO_GETEVENTS = 208
     RESTART_SYSCALL = 219
     SEMTIMEDOP = 220
