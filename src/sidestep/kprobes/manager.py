@@ -33,7 +33,7 @@ Progress = Callable[[str, int, int], None]
 ROOM_FOR_BUFFER = 160  # bytes of a usual buffer, to make one arena for a whole batch
 KEEPING_INTERVAL = 0.1  # seconds
 PAUSE = 2e-3  # seconds before the second try, doubled for each further one
-TRIES = 6  # for a change that is refused because some thread will just return into its bytes
+TRIES = 9  # for a change that is refused because some thread will just return into its bytes
 
 
 @dataclass(frozen=True, slots=True)
