@@ -110,3 +110,13 @@ def test_results_are_the_same(
     running.send()
     outcome = running.finish()
     assert (outcome.output, outcome.status) == (expected.output, expected.status), str(outcome)
+
+
+def test_the_program_is_one_module_by_name(sidestep: ModuleType, start: Callable[[], Running]) -> None:
+    """V8 maps its own builtins once more, near its heap: functions elsewhere are there once."""
+    running = start()
+    running.expect("ready")
+    with sidestep.attach(running.pid) as target:
+        (found,) = target.functions("uv_run")
+        assert target.resolve("node:uv_run").address == found.address
+        assert found.module.is_whole

@@ -92,14 +92,13 @@ def funcs(
 
 def find(loaded: Loaded, where: Where) -> Iterator[Found]:
     """Every function that the name or glob stands for, by module. Raises ProbeError NO_SUCH_MODULE."""
-    from sidestep.symbols.resolve import modules_named
+    from sidestep.symbols.resolve import functions_matching, functions_named, modules_named
 
+    name = where.symbol or ""
     for module in modules_named(loaded.modules, where.module, str(where)):
-        functions = module.functions
-        matches = functions.named(where.symbol or "") or (
-            functions.matching(where.symbol or "") if where.is_glob else []
-        )
-        for function in matches:
+        for function in functions_named(module, name) or (
+            functions_matching(module, name) if where.is_glob else []
+        ):
             address = function.start + module.bias
             yield Found(module, function, address, _note(loaded, module, function))
 

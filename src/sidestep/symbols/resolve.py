@@ -83,9 +83,8 @@ def resolve_all(
     if where.symbol is None:
         return Resolution([_at_address(module, where) for module in candidates], [])
     found: list[tuple[Module, Function]] = []
-    exact = not names.is_only_glob(where.symbol)
-    for module in candidates if exact else ():
-        functions = _mapped(module, module.functions.named(where.symbol))
+    for module in candidates:
+        functions = functions_named(module, where.symbol)
         if len(functions) > 1:
             raise ProbeError(str(where), errors.AMBIGUOUS, _list_functions(module, functions))
         found += [(module, function) for function in functions]
@@ -115,7 +114,7 @@ def _resolve_glob(
     for number, module in enumerate(candidates):
         if progress is not None:
             progress(number, len(candidates))
-        for function in _mapped(module, module.functions.matching(where.symbol or "")):
+        for function in functions_matching(module, where.symbol or ""):
             try:
                 location = _locate(modules, module, function, where, read)
             except ProbeError as error:
@@ -126,6 +125,16 @@ def _resolve_glob(
         if locations and where.module is None and not everywhere:
             break
     return Resolution(list(locations.values()), refused)
+
+
+def functions_named(module: Module, name: str) -> list[Function]:
+    """The functions of one module that an exact name stands for."""
+    return [] if names.is_only_glob(name) else _mapped(module, module.functions.named(name))
+
+
+def functions_matching(module: Module, glob: str) -> list[Function]:
+    """The functions of one module that a glob stands for."""
+    return _mapped(module, module.functions.matching(glob))
 
 
 def _mapped(module: Module, functions: list[Function]) -> list[Function]:
