@@ -84,7 +84,7 @@ PROCESS_GONE = _reason("process-gone", "the process went away", "", errno.ESRCH)
 SECCOMP = _reason(
     "seccomp",
     "the process filters its system calls (seccomp)",
-    "run as root, who may read the filters, or use `--allow-seccomp`: they may kill the process then",
+    "`--allow-seccomp` probes it all the same, and it may be killed; root may read the filters first",
     errno.EPERM,
 )
 MEMORY_STAYS = _reason(

@@ -292,7 +292,7 @@ def test_code_that_was_copied_into_anonymous_memory(build: Builder, run: Run) ->
     # In pages of hugetlbfs the kernel shows a file that is none.
     huge = replace(copy, path="/anon_hugepage (deleted)", inode=30, device="00:10")
     changed = [huge if mapping is copy else mapping for mapping in maps]
-    images = [image for image in find_images(running.pid, changed, reader(running.pid))]
+    images = find_images(running.pid, changed, reader(running.pid))
     (same,) = (image for image in images if image.file.path == main.path)
     assert (same.bias, same.ranges) == (main.bias, main.ranges)
 

@@ -65,11 +65,8 @@ def _programs(pid: int, tid: int) -> tuple[Program, ...]:
     try:
         return tuple(read_filters(tid)) if mode else ()
     except PermissionError as error:
-        raise TargetError(
-            f"process {pid}",
-            errors.SECCOMP,
-            "its filters can only be read with CAP_SYS_ADMIN, and by a process without filters",
-        ) from error
+        detail = "only CAP_SYS_ADMIN may read its filters, in a process that has none itself"
+        raise TargetError(f"process {pid}", errors.SECCOMP, detail) from error
     except ProcessLookupError:
         return ()  # it was killed in the stop
     except OSError as error:
