@@ -17,6 +17,7 @@ from programs.conftest import Bare
 from sidestep.session import DetachError
 from sidestep.target.process import ptrace, remote, seccomp
 from sidestep.target.process.calls import INJECTED
+from sidestep.target.process.filters import decode
 from sidestep.target.process.process import attach
 
 pytestmark = pytest.mark.process
@@ -154,7 +155,8 @@ def test_filters_are_read_as_they_were_installed(build: Builder, run: Run) -> No
     running.expect("ready")
     process = attach(running.pid, allow_seccomp=True)
     try:
-        programs = process.in_window(lambda window: seccomp.read_filters(running.pid))
+        filters = process.in_window(lambda window: seccomp.read_filters(running.pid))
+        programs = [decode(raw) for raw in filters]
         assert sorted(len(program) for program in programs) == [9, 11]
         assert {program[0] for program in programs} == {(0x20, 0, 0, 0), (0x20, 0, 0, 4)}
         with pytest.raises(OSError, match="SECCOMP_GET_FILTER"):

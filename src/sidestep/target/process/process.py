@@ -385,9 +385,8 @@ def attach(pid: int, *, allow_seccomp: bool = False) -> Process:
     process.allows_seccomp = allow_seccomp
     if not allow_seccomp and any(procfs.seccomp_mode(pid, tid) for tid in procfs.threads(pid)):
         try:
-            process.recording_limits = process.in_window(
-                lambda window: seccomp.check(pid, [thread.tid for thread in window])
-            )
+            filters = process.in_window(lambda window: seccomp.filters_of(pid, [each.tid for each in window]))
+            process.recording_limits = seccomp.check(pid, filters)
         except BaseException:
             process.close()
             raise

@@ -10,7 +10,7 @@ from sidestep import errors
 from sidestep.errors import TargetError
 from sidestep.target.process import procfs, ptrace
 from sidestep.target.process.calls import COUNTING, INJECTED, RECORDING, WRITING, Call
-from sidestep.target.process.filters import ACTION_MASK, ALLOW, LOG, Program, answers, decode
+from sidestep.target.process.filters import ACTION_MASK, ALLOW, LOG, answers, decode
 from sidestep.target.process.ptrace import Request
 
 ACTIONS: dict[int | None, str] = {
@@ -27,62 +27,70 @@ STRICT = 1  # the mode; 2 means filters
 _MOST_FILTERS = 512
 
 
-def check(pid: int, tids: Iterable[int]) -> str:
-    """Refuse threads, which are stopped, with filters that probing may meet: TargetError SECCOMP.
+def filters_of(pid: int, tids: Iterable[int]) -> frozenset[bytes]:
+    """The filters of stopped threads, for `check`. Raises TargetError SECCOMP: strict mode, or they cannot be
+    read."""
+    return frozenset(raw for tid in tids for raw in _filters(pid, tid))
+
+
+def check(pid: int, filters: Iterable[bytes]) -> str:
+    """Refuse filters that probing may meet: TargetError SECCOMP. It takes milliseconds: not in a stop.
 
     Returns why recording may meet them where counting does not; empty when nothing does.
     """
-    limits = ""
-    for tid in tids:
-        permit(pid, tid, INJECTED + COUNTING)
-        limits = limits or find_objection(_programs(pid, tid), RECORDING + WRITING)
-    return limits
+    if objection := find_objection(filters, INJECTED + COUNTING):
+        raise TargetError(f"process {pid}", errors.SECCOMP, objection)
+    return find_objection(filters, RECORDING + WRITING)
 
 
 def permit(pid: int, tid: int, calls: Sequence[Call]) -> None:
     """Raises TargetError SECCOMP if filters of a stopped thread may not allow the calls."""
-    if objection := find_objection(_programs(pid, tid), calls):
+    if objection := find_objection(_filters(pid, tid), calls):
         raise TargetError(f"process {pid}", errors.SECCOMP, objection)
 
 
-@lru_cache(maxsize=64)
-def find_objection(programs: Sequence[Program], calls: Sequence[Call]) -> str:
+def find_objection(filters: Iterable[bytes], calls: Sequence[Call]) -> str:
     """The first call that filters may not allow, in words; empty if they allow all of them."""
-    for call in calls:
-        for program in programs:
-            for answer in answers(program, call):
-                action = None if answer is None else answer & ACTION_MASK
-                if action not in (ALLOW, LOG):
-                    what = ACTIONS.get(action, "its answer is not known")
-                    return f"a filter may not allow {call.name} ({what})"
+    objections = (_objection(raw, call) for raw in filters for call in calls)
+    return next((objection for objection in objections if objection), "")
+
+
+@lru_cache(maxsize=4096)
+def _objection(raw: bytes, call: Call) -> str:
+    program = decode(raw)
+    for answer in answers(program, call):
+        action = None if answer is None else answer & ACTION_MASK
+        if action not in (ALLOW, LOG):
+            what = ACTIONS.get(action, "its answer is not known")
+            return f"a filter may not allow {call.name} ({what})"
     return ""
 
 
-def _programs(pid: int, tid: int) -> tuple[Program, ...]:
+def _filters(pid: int, tid: int) -> list[bytes]:
     mode = procfs.seccomp_mode(pid, tid)
     if mode == STRICT:
         raise TargetError(f"process {pid}", errors.SECCOMP, "strict mode: any call of ours would kill it")
     try:
-        return tuple(read_filters(tid)) if mode else ()
+        return read_filters(tid) if mode else []
     except PermissionError as error:
         detail = "only CAP_SYS_ADMIN may read its filters, in a process that has none itself"
         raise TargetError(f"process {pid}", errors.SECCOMP, detail) from error
     except ProcessLookupError:
-        return ()  # it was killed in the stop
+        return []  # it was killed in the stop
     except OSError as error:
         detail = f"its filters cannot be read: {error.strerror}"
         raise TargetError(f"process {pid}", errors.SECCOMP, detail) from error
 
 
-def read_filters(tid: int) -> list[Program]:
-    """The filters of a stopped thread. Raises OSError: EACCES without CAP_SYS_ADMIN."""
-    programs: list[Program] = []
-    while len(programs) < _MOST_FILTERS:
+def read_filters(tid: int) -> list[bytes]:
+    """The filters of a stopped thread, to be decoded. Raises OSError: EACCES without CAP_SYS_ADMIN."""
+    filters: list[bytes] = []
+    while len(filters) < _MOST_FILTERS:
         try:
-            count = ptrace.call(Request.SECCOMP_GET_FILTER, tid, len(programs))
+            count = ptrace.call(Request.SECCOMP_GET_FILTER, tid, len(filters))
         except FileNotFoundError:  # there are no more
             break
         raw = ctypes.create_string_buffer(count * 8)
-        ptrace.call(Request.SECCOMP_GET_FILTER, tid, len(programs), ctypes.addressof(raw))
-        programs.append(decode(raw.raw))
-    return programs
+        ptrace.call(Request.SECCOMP_GET_FILTER, tid, len(filters), ctypes.addressof(raw))
+        filters.append(raw.raw)
+    return filters
