@@ -225,7 +225,9 @@ class Generator:
         return [f"regs.{register} = {self.value('u64')}"]
 
     def early_return(self) -> list[str]:
-        return [f"if {self.condition()}: return{self.source.choice(('', ' None', ' 0', ' False'))}"]
+        return [
+            f"if {self.condition()}: return{self.source.choice(('', ' None', ' 0', ' False', ' 1', ' True'))}"
+        ]
 
     def choice(self) -> list[str]:
         lines = [f"if {self.condition()}:", *self.nested(self.source.randint(1, 3), loop=False)]

@@ -36,6 +36,7 @@ from differential.handler_programs import (
     generate,
     load,
 )
+from sidestep import errors
 from sidestep.address import Range
 from sidestep.arch.x86_64.handlers import general
 from sidestep.arch.x86_64.reserve import reserve
@@ -47,6 +48,7 @@ from sidestep.compiler.machine import HandlerFault, Machine
 from sidestep.compiler.native import NativeFunction
 from sidestep.compiler.plain import FAULTS
 from sidestep.compiler.registers import ARGUMENTS, Registers
+from sidestep.errors import ProbeError
 from sidestep.events import layout
 from sidestep.events.record import EventProgram
 from sidestep.kprobes.handlers import Handlers
@@ -157,8 +159,10 @@ def run_batch(program: Path, seeds: Sequence[int], runs: int = 4) -> Tally:
             cases.append(case)
     with Player(program, thread_rings=2, ring_size=1 << 16) as player:
         os.sched_setaffinity(player.pid, {min(os.sched_getaffinity(player.pid))})
-        for case, observed in _run_native(player, cases):
+        placed = _run_native(player, cases)
+        for case, observed in placed:
             tally += _compare(case, observed, player.pid)
+        tally.refused += len(cases) - len(placed)
     return tally
 
 
@@ -192,7 +196,7 @@ def _input(source: random.Random) -> dict[str, int]:
 
 
 def _run_native(player: Player, cases: Sequence[Case]) -> list[tuple[Case, list[Observed]]]:
-    """All handlers placed, then each run; what was seen of each run."""
+    """All handlers placed that are small enough, then each run; what was seen of each run."""
     indexes = itertools.count()
     events: list[EventProgram] = []
 
@@ -204,19 +208,26 @@ def _run_native(player: Player, cases: Sequence[Case]) -> list[tuple[Case, list[
     player.poke(MEMORY, _memory())
     player.poke(STACK_TOP + 8, struct.pack(f"<{len(WORDS)}Q", *WORDS))
     player.poke(LANDING, LANDS)
+    placed = []
     for number, case in enumerate(cases):
         handler: NativeFunction = case.native["handler"]
         case.address = TEXT + HANDLER_SPACING * number
         case.hits = take_indexes(2)
         case.faults = case.hits + 1
         near = Range(TEXT, TEXT + 1)
-        call = handlers.call(handler, near, case.hits, case.faults, case.address, True)
+        try:
+            call = handlers.call(handler, near, case.hits, case.faults, case.address, True)
+        except ProbeError as error:
+            if error.reason is not errors.HANDLER_TOO_LARGE:
+                raise
+            continue
+        placed.append(case)
         around = player.surroundings(by_thread=number % 3 != 0, tid_offset=0x2D0 if number % 2 else None)
         player.probe(case.address, KEEPS_ALL, [call], around, ALL_LIVE)
     player.run()
     reader = player.reader(*events)
     found = []
-    for case in cases:
+    for case in placed:
         observed = []
         for values in case.inputs:
             registers = {general(name): value for name, value in values.items() if name != "flags"}
@@ -268,10 +279,12 @@ def _simulate(case: Case, observed: Sequence[Observed], pid: int, *, plain: bool
             words = (native["return_address"], *WORDS)
             simulated.events.clear()
             result, why, after = (_plain if plain else _interpret)(handler, start, words)
+            lost = bool(result) and after["ip"] == case.address  # true without a place to go on
+            result = result and not lost
             if result and after["ip"] == LANDING:
                 after["r15"] ^= (1 << 64) - 1
             seen: Observed = {
-                "fault": why is not None,
+                "fault": lost or why is not None,
                 "events": [
                     {name: getattr(event, name) for name in event.fields} for event in simulated.events
                 ],

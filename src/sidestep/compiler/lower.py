@@ -118,7 +118,8 @@ class _Lowering:
 
     def head(self) -> None:
         parameters = ", ".join(f"i64 %{name}" for name in ARGUMENTS)
-        attributes = "nounwind noredzone noimplicitfloat"
+        # Tables of jumps or of results would be data beside the code.
+        attributes = 'nounwind noredzone noimplicitfloat "no-jump-tables"="true" "no-builtins"'
         self.lines.append(
             f"define preserve_mostcc i64 @handler({parameters}, ptr nest %frame) {attributes} {{"
         )

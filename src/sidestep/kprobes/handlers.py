@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from sidestep import errors
 from sidestep.address import Range
 from sidestep.arch.x86_64.handlers import NativeCall, inlined
+from sidestep.arch.x86_64.runtime import STACK_OF_HANDLER, STACK_OF_ROUTINE
+from sidestep.arch.x86_64.stack_use import UnknownStack, stack_use
 from sidestep.compiler.compiled import compile_native
 from sidestep.compiler.event import Event
 from sidestep.compiler.native import NativeFunction
+from sidestep.compiler.objects import Code
 from sidestep.compiler.record_format import event_program
+from sidestep.errors import ProbeError
 from sidestep.events.clock import Clock
 from sidestep.events.counters import Counters
 from sidestep.events.record import EventProgram
@@ -79,6 +84,7 @@ class Handlers:
 
     def _place(self, handler: NativeFunction, near: Range) -> _Placed:
         compiled = compile_native(handler.representation)
+        _check_stack(handler.representation.name, compiled.code)
         lowered = compiled.lowered
         values = {name: self._value(thing) for name, thing in lowered.symbols.items() if thing not in RUNTIME}
 
@@ -137,6 +143,18 @@ class Handlers:
         """The session is over: maps keep what they have."""
         for owner in self._maps:
             owner.release()
+
+
+def _check_stack(name: str, code: Code) -> None:
+    """Raises ProbeError for a handler that would use too much of the target's stack."""
+    functions = {reference.addend for reference in code.references if not reference.symbol}
+    try:
+        used = stack_use(code.code, code.entry, functions, STACK_OF_ROUTINE)
+    except UnknownStack as error:
+        raise ProbeError(name, errors.COMPILER_FAILED, f"{error} (an internal error)") from error
+    if used > STACK_OF_HANDLER:
+        detail = f"it needs {used} bytes of the target's stack, {STACK_OF_HANDLER} at most"
+        raise ProbeError(name, errors.HANDLER_TOO_LARGE, detail)
 
 
 RUNTIME = ("read_word", "read_memory", "write_word", "thread_name", "walk_stack", "reserve")

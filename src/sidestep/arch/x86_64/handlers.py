@@ -151,16 +151,24 @@ class CallCompiler:
 
         def later() -> None:
             self._assembler.label(unusual)
+            fault, leave = self._emission.new_label(), self._emission.new_label()
+            emit(cmp("eax", FAULT, 32))
+            self._assembler.jump_if("e", fault)
+            frame.depth = depth
             if call.leaves:
-                fault = self._emission.new_label()
-                emit(cmp("eax", FAULT, 32))
-                self._assembler.jump_if("e", fault)
-                frame.depth = depth
-                self._leave()
-                self._assembler.label(fault)
+                emit(mov("r11", self._slot(INSTRUCTION_POINTER)))
+                emit(mov("rax", call.address))
+                emit(cmp("r11", "rax"))
+                self._assembler.jump_if("ne", leave)
+            # It returned true and did not say where to go on: an error of the handler, taken as false.
+            self._take_over()
+            self._assembler.label(fault)
             emit(mov("rax", self._runtime.counters(layout.SHARED_BLOCK) + 8 * call.faults))
             emit(inc(at("rax"), lock=True))
             self._assembler.jump(done)
+            if call.leaves:
+                self._assembler.label(leave)
+                self._leave()
 
         self._emission.later(later)
 

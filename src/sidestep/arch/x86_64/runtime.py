@@ -1,8 +1,8 @@
 """The routines that detour buffers share, written once at the start of each code arena.
 
 They run in the target, on the stack of whatever thread hit a probe, and call nothing of the target. They use
-no vector register and no string instruction (so the direction flag does not matter) and at most
-144 bytes of stack. They clobber the flags; which registers they keep is said with each.
+no vector register and no string instruction (so the direction flag does not matter) and little stack, as
+said below. They clobber the flags; which registers they keep is said with each.
 
 A thread's counter block is found in the process page's table by a hash of the fs base, which is unique among
 the threads of a process. A forked child sees that page as zeros, so its threads claim blocks of their own.
@@ -42,8 +42,14 @@ _RETURN_AND_POP_8: Final = b"\xc2\x08\x00"  # ret $8
 RUNTIME_SIZE: Final = 1024
 """Bytes to leave for it at the start of an arena."""
 
-STACK_OF_ROUTINES: Final = 256
-"""Where a routine returns to is at most so many bytes above the stack pointer: a hit uses no more."""
+STACK_OF_ROUTINE: Final = 144
+"""Bytes of stack that a routine uses at most, its own callees included."""
+
+STACK_OF_HANDLER: Final = 256
+"""The same for a native handler, with the routines that it calls; one that needs more is refused."""
+
+STACK_OF_ROUTINES: Final = STACK_OF_HANDLER + 8
+"""Where code that a buffer calls returns to the buffer is within so many bytes above the stack pointer."""
 
 
 class Runtime:
