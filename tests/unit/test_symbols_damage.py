@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import pytest
 
 from fuzz import elf
 from fuzz.elf import use_everything
 from sidestep.errors import SidestepError
+from sidestep.symbols import symbol_table
 from sidestep.symbols.elf import ElfFile
 from sidestep.symbols.functions import FunctionTable
 from sidestep.symbols.link_map import DT_DEBUG, load_order
@@ -116,6 +119,26 @@ def test_a_large_file_of_nothing_but_functions(program: bytes) -> None:
     assert function is not None
     assert len(function.aliases) < 300
     assert functions.named("nothing") == []
+
+
+def test_tables_of_many_files_together(program: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program can map thousands of files, each with tables as large as they may be."""
+    monkeypatch.setattr(symbol_table, "_MOST_HELD", 1 << 20)
+    monkeypatch.setattr(symbol_table, "_held", WeakKeyDictionary())
+    large = bytearray(program) + bytes(1 << 19)
+    file = ElfFile.from_bytes(program, "whole")
+    (headers,) = struct.unpack_from("<Q", program, 0x28)
+    strtab = file.section(".strtab")
+    assert strtab is not None
+    where = headers + file.sections.index(strtab) * 64 + 32
+    struct.pack_into("<Q", large, where, len(large) - strtab.offset)
+    tables = [FunctionTable(ElfFile.from_bytes(bytes(large), f"file {number}")) for number in range(20)]
+    found = [bool(table.named("main")) for table in tables]
+    assert 1 <= found.count(True) <= 3
+    assert found[0]
+    del tables
+    gc.collect()
+    assert FunctionTable(ElfFile.from_bytes(bytes(large), "later")).named("main")
 
 
 class Words:

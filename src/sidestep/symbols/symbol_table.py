@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from sidestep.symbols.elf import DT_STRTAB, SHF_EXECINSTR, SHT_DYNSYM, SHT_SYMTAB, ElfFile, string_at
 from sidestep.symbols.names import without_renaming
@@ -25,10 +26,13 @@ DT_VERSYM, DT_VERDEF, DT_VERDEFNUM = 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFD
 SYMBOL = struct.Struct("<IBBHQQ")
 LONGEST_NAME = 4096
 _MOST_SYMBOLS = 2_000_000
+_MOST_HELD = 1 << 30
+"""Bytes of tables of all files together; those of further files are left out. A program can map thousands."""
 _LARGEST_TEXT = 1 << 25
 _MOST_OFFSETS = 1 << 20
 _LOOKUPS_BEFORE_INDEX, _LARGEST_INDEX = 8, 1 << 19
 _HIDDEN = 0x8000
+_held: WeakKeyDictionary[ElfFile, dict[int, int]] = WeakKeyDictionary()  # bytes, by kind of table
 _NOT_PLAIN = re.compile(rb"[^\x00\x20-\x7e]")
 
 # Labels that linkers put at the bounds of sections; they are not functions.
@@ -216,13 +220,18 @@ def read_tables(elf: ElfFile) -> list[SymbolTable]:
 
 def _table_of(elf: ElfFile, kind: int) -> SymbolTable | None:
     section = next((section for section in elf.sections if section.type == kind), None)
-    if section is None or section.link >= len(elf.sections):
+    if section is None or section.link >= len(elf.sections) or _others_hold(elf) >= _MOST_HELD:
         return None
     symbols = elf.read_section(section)[: _MOST_SYMBOLS * SYMBOL.size]
     strings = elf.read_section(elf.sections[section.link])
     symbols = symbols[: len(symbols) // SYMBOL.size * SYMBOL.size]
+    _held.setdefault(elf, {})[kind] = len(symbols) + len(strings)
     versions = _version_indices(elf, len(symbols) // SYMBOL.size) if kind == SHT_DYNSYM else array("H")
     return SymbolTable(symbols, strings, versions, _code_sections(elf))
+
+
+def _others_hold(elf: ElfFile) -> int:
+    return sum(sum(sizes.values()) for other, sizes in _held.items() if other is not elf)
 
 
 def _code_sections(elf: ElfFile) -> frozenset[int]:
