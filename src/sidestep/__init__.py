@@ -7,8 +7,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from sidestep.errors import ProbeError, ProbeSyntaxError, SidestepError, TargetError
+from sidestep.kprobes.texts import Batch
 from sidestep.probes import Count, Kprobe, Record
-from sidestep.session import Batch, Target, attach, launch
+from sidestep.session import Target, attach, launch
 from sidestep.sessions import clean, sessions_text
 from sidestep.spec import parse
 

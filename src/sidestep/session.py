@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import IO, Any
 
 from sidestep import errors
@@ -13,10 +12,11 @@ from sidestep.ending import ending
 from sidestep.errors import ProbeError, Refusal, SidestepError, TargetError
 from sidestep.events.decode import Event
 from sidestep.kprobes.listing import list_probes
-from sidestep.kprobes.manager import KprobeManager, Progress, Refused, Request
+from sidestep.kprobes.manager import KprobeManager, Progress, Request
 from sidestep.kprobes.places import Places
 from sidestep.kprobes.registry import Registry
 from sidestep.kprobes.stream import EventStream
+from sidestep.kprobes.texts import Batch, register_specs
 from sidestep.probes import Count, Handler, Kprobe, Native, Record
 from sidestep.safety.region import Placement
 from sidestep.spec import ProbeSpec, parse, parse_where
@@ -30,14 +30,6 @@ from sidestep.target.process.memory import ProcessMemory
 from sidestep.uninterrupted import uninterrupted
 
 Exit = linux.Exit
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What one call registered: the probes, and with globs what was refused."""
-
-    probes: Sequence[Kprobe]
-    refused: Sequence[Refused]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,22 +170,20 @@ class Target:
         gives the probe. A glob registers all that can be, and gives the batch."""
 
         def register(handler: Handler) -> Kprobe | Batch:
-            if not parse_where(where).is_glob:
-                probe = Kprobe(where, pre_handler=handler)
+            place = parse_where(where)
+            if not place.is_glob:
+                probe = Kprobe(place, pre_handler=handler)
                 self.register_kprobe(probe)
                 return probe
-            return self._register_glob(where, handler)
+            self._prepare_for(handler)
+            spec = ProbeSpec("p", None, None, None, place, text=where)
+
+            def make(spec: ProbeSpec) -> Kprobe:
+                return Kprobe(spec.where, pre_handler=handler)
+
+            return register_specs(self._prepared(), self._places, [spec], make)
 
         return register
-
-    def _register_glob(self, where: str, handler: Handler) -> Batch:
-        self._prepare_for(handler)
-        manager = self._prepared()
-        self._places.refresh()
-        found = {each.address: each for each in self._places.find(parse_where(where), everywhere=True)}
-        requests = [Request(Kprobe(parse_where(where), pre_handler=handler), each) for each in found.values()]
-        refused = manager.register(requests, partly=True)
-        return Batch([request.probe for request in requests if request.probe.registered], refused)
 
     def unregister_kprobe(self, probe: Kprobe) -> None:
         self.unregister_kprobes([probe])
@@ -231,9 +221,14 @@ class Target:
     ) -> Batch:
         """Count the hits of probes. Globs take all that can be placed; a named probe that is refused
         raises."""
-        return self._register(
-            texts, emit=False, tid=tid, comm=comm, stack=0, string_limit=256, progress=progress
-        )
+        specs = _parsed(texts)
+
+        def make(spec: ProbeSpec) -> Kprobe:
+            if spec.condition is None and tid is None and comm is None:
+                return Kprobe(spec.where, action=Count(spec.event))
+            return Kprobe(spec.where, action=self._recording(Record(spec, tid=tid, comm=comm, emit=False)))
+
+        return register_specs(self._prepared(), self._places, specs, make, progress)
 
     def trace(
         self,
@@ -249,55 +244,20 @@ class Target:
         `stack` is the most frames of a backtrace with each event (by frame pointers); `string_limit` is in
         bytes.
         """
+        specs = _parsed(texts)
         self._open_stream()
-        return self._register(
-            texts, emit=True, tid=tid, comm=comm, stack=stack, string_limit=string_limit, progress=progress
-        )
 
-    def _register(
-        self,
-        texts: Sequence[str | ProbeSpec],
-        *,
-        emit: bool,
-        tid: int | None,
-        comm: str | None,
-        stack: int,
-        string_limit: int,
-        progress: Progress | None,
-    ) -> Batch:
-        manager = self._prepared()
-        self._places.show(None if progress is None else partial(progress, "reading code"))
-        looking = None if progress is None else partial(progress, "looking for functions")
-        named: MutableSequence[Request] = []
-        globbed: MutableSequence[Request] = []
-        refused: MutableSequence[Refused] = []
-        for text in texts:
-            spec = parse(text) if isinstance(text, str) else text
-            if spec.kind == "r":
-                raise spec.error(0, "return probes are not there yet", "use p:")
-            self._places.refresh()
-            plain = not emit and spec.condition is None and tid is None and comm is None
-            action = Count(spec.event) if plain else Record(spec, string_limit, stack, tid, comm, emit)
-            found, unresolved = self._places.find_all(spec.where, looking)
-            refused += [Refused(error.subject, error.refusal) for error in unresolved]
-            if not plain and self.process.recording_limits:
-                raise ProbeError(str(text), errors.SECCOMP, self.process.recording_limits)
-            requests = [Request(Kprobe(spec.where, action=action), each) for each in found]
-            (globbed if spec.where.is_glob or len(found) > 1 else named).extend(requests)
-        if named:
-            manager.register(named, progress=progress)
-        try:
-            if globbed:
-                refused += manager.register(globbed, partly=True, progress=progress)
-        except BaseException:
-            manager.unregister([request.probe for request in named])
-            raise
-        probes = [request.probe for request in (*named, *globbed) if request.probe.registered]
-        if refused and not probes:
-            first = refused[0]
-            counts = f"{len(refused)} refused, the first: {first.probe}: {first.refusal.reason.sentence}"
-            raise ProbeError(" ".join(str(text) for text in texts), errors.NOTHING_LEFT, counts)
-        return Batch(probes, refused)
+        def make(spec: ProbeSpec) -> Kprobe:
+            record = Record(spec, string_limit=string_limit, stack_depth=stack, tid=tid, comm=comm)
+            return Kprobe(spec.where, action=self._recording(record))
+
+        return register_specs(self._prepared(), self._places, specs, make, progress)
+
+    def _recording(self, record: Record) -> Record:
+        """The action, if the target's filters of system calls allow what it does."""
+        if self.process.recording_limits:
+            raise ProbeError(record.spec.text, errors.SECCOMP, self.process.recording_limits)
+        return record
 
     def _prepared(self) -> KprobeManager:
         """The manager; at the first use memory of ours is put into the process."""
@@ -410,6 +370,10 @@ class Target:
                 self._manager.close()
         finally:
             self.process.close()
+
+
+def _parsed(texts: Iterable[str | ProbeSpec]) -> Sequence[ProbeSpec]:
+    return [parse(text) if isinstance(text, str) else text for text in texts]
 
 
 def attach(target: int | str, *, allow_seccomp: bool = False, ring_size: int | None = None) -> Target:

@@ -19,7 +19,8 @@ from sidestep.cli.tables import render
 
 if TYPE_CHECKING:
     from sidestep.cli.progress import Progress
-    from sidestep.session import Batch, Target
+    from sidestep.kprobes.texts import Batch
+    from sidestep.session import Target
 
 _FIRST = 0.3
 """Seconds until the table is shown for the first time."""

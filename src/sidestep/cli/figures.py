@@ -12,8 +12,8 @@ from sidestep.cli.tables import Column
 from sidestep.symbols.printable import clean
 
 if TYPE_CHECKING:
+    from sidestep.kprobes.texts import Batch
     from sidestep.probes import Kprobe
-    from sidestep.session import Batch
 
 FEW: Final = 20
 """With more probes than this, the ones without hits are not listed."""

@@ -23,7 +23,8 @@ from sidestep.cli.progress import Progress
 from sidestep.errors import PROCESS_GONE, SidestepError, TargetError
 
 if TYPE_CHECKING:
-    from sidestep.session import Batch, Exit, Target
+    from sidestep.kprobes.texts import Batch
+    from sidestep.session import Exit, Target
 
 Ending: TypeAlias = Literal["signal", "duration", "limit", "target", "output"]
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from sidestep.cli.progress import Progress
     from sidestep.events.decode import Event
     from sidestep.events.sinks import Sink
-    from sidestep.session import Batch, Target
+    from sidestep.kprobes.texts import Batch
+    from sidestep.session import Target
 
 _TURN = 0.1
 """Seconds after which events that came one by one are written together."""
