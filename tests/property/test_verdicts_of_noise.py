@@ -23,7 +23,8 @@ SPICE = st.sampled_from(
         )
     ]
 )  # fmt: skip
-noise = st.lists(st.one_of(SPICE, st.binary(min_size=1, max_size=4)), max_size=30).map(b"".join)
+# Never empty: no two functions of a table start at the same address.
+noise = st.lists(st.one_of(SPICE, st.binary(min_size=1, max_size=4)), min_size=1, max_size=30).map(b"".join)
 numbers = st.lists(st.integers(-(1 << 31), (1 << 31) - 1), max_size=20)
 
 
