@@ -59,6 +59,23 @@ def test_children_that_live_on_are_restored(sidestep: ModuleType, build: Builder
     assert running.finish().status == 0
 
 
+def test_a_daemon_is_reached(sidestep: ModuleType, build: Builder, run: Run) -> None:
+    """It was forked twice and has a session of its own."""
+    running = run(build("forks"), "wait")
+    running.expect("ready")
+    before = read_state(running.pid)
+    with attached(sidestep, running.pid) as target:
+        (probe,) = target.count("forks:work").probes
+        running.send()
+        run_until_done(running)
+        by_pid = counts_by_pid(Outcome("\n".join(running.lines), "", 0))["work"]
+        assert probe.hits_by_pid == by_pid
+        daemon = [*by_pid][-1]
+    assert not remains(before, read_state(daemon))
+    running.send()
+    assert running.finish().status == 0
+
+
 @pytest.mark.parametrize("name", ["count", "threads", "fork", "recursion"])
 def test_no_page_is_writable_and_executable(
     sidestep: ModuleType, build: Builder, run: Run, bare: Bare, name: str

@@ -16,9 +16,9 @@ from types import ModuleType
 import pytest
 
 from harness.build import Builder
-from harness.programs import comparable, counts, place, run_until_done
+from harness.programs import comparable, counts, counts_by_pid, place, run_until_done
 from harness.running import Outcome, Running
-from harness.untouched import differences, read_areas, read_state
+from harness.untouched import differences, read_areas, read_state, remains
 from sidestep.events import layout
 
 Run = Callable[..., Running]
@@ -130,6 +130,23 @@ def test_remains_are_taken_away(
     running.send()
     outcome = running.finish()
     assert comparable(outcome) == comparable(expected), str(outcome)
+
+
+def test_remains_in_a_daemon_are_taken_away(sidestep: ModuleType, build: Builder, run: Run) -> None:
+    running = run(build("forks"), "wait")
+    running.expect("ready")
+    before = read_state(running.pid)
+    controller = start_controller(STAYING, running, [place("forks", "work")])
+    assert controller.stdout is not None
+    controller.stdout.readline()
+    running.send()
+    run_until_done(running)
+    daemon = [*counts_by_pid(Outcome("\n".join(running.lines), "", 0))["work"]][-1]
+    kill(controller)
+    clean(running)
+    assert not remains(before, read_state(daemon))
+    running.send()
+    assert running.finish().status == 0
 
 
 def test_remains_behind_a_place_without_a_record(sidestep: ModuleType, build: Builder, run: Run) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Collection
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +20,7 @@ from harness.stepper import PTRACE_SINGLESTEP
 from sidestep import errors
 from sidestep.address import Range
 from sidestep.target.process import ptrace
-from sidestep.target.process.process import Window
+from sidestep.target.process.process import Window, attach
 
 Run = Callable[..., Running]
 Bare = Callable[..., Outcome]
@@ -26,14 +28,14 @@ Bare = Callable[..., Outcome]
 STEPS = 100_000  # that a program needs at most from its first line to its first hit
 
 
-def park(running: Running, inside: Range, but: Collection[int] = ()) -> Callable[[Window], None]:
+def park(begin: Callable[[], object], inside: Range, but: Collection[int] = ()) -> Callable[[Window], None]:
     """For a window: lets the program begin, steps its only thread into a range, and stops it there as job
     control does; `but` not there."""
-    pid = running.pid
 
     def work(window: Window) -> None:
         (thread,) = window
-        running.send()
+        pid = thread.tid
+        begin()
         for _ in range(STEPS):
             ptrace.call(PTRACE_SINGLESTEP, pid)  # type: ignore[arg-type]
             ptrace.wait(pid, block=True)
@@ -61,7 +63,7 @@ def test_a_thread_is_in_a_routine_that_the_buffer_called(
         (probe,) = register(text.format(place(name, "descend"))).probes
         engine = target._engine
         (routines,) = engine.space.routines
-        target.process.in_window(park(running, routines))
+        target.process.in_window(park(running.send, routines))
         target.unregister_kprobe(probe)
         assert engine._retired
         target.count(place(name, "fibonacci"))
@@ -83,7 +85,7 @@ def parked_in_a_buffer(running: Running, target: Any) -> list[Any]:
     probes = target.count(place(NAME, "work"), place(NAME, "work", 3)).probes
     (detour,) = target._registry.detours.values()
     copies = {copy for _, copy in detour.buffer.boundaries}
-    target.process.in_window(park(running, detour.buffer.span, copies))
+    target.process.in_window(park(running.send, detour.buffer.span, copies))
     return list(probes)
 
 
@@ -128,3 +130,44 @@ def test_a_probe_comes_while_a_thread_is_in_a_buffer_that_comes_out_under_it(
         go_on(running)
         target.count(place(NAME, "work", 3))
     finish(running, bare)
+
+
+@pytest.mark.parametrize("detaches", [False, True])
+def test_a_child_is_in_a_buffer_whose_place_its_parent_uses_again(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare, detaches: bool
+) -> None:
+    """Nothing that the parent puts there reaches the child."""
+    name = "forked_slowly"
+    running = run(build(name), "wait")
+    running.expect("ready")
+    with attached(sidestep, running.pid) as target:
+        probes = target.count(place(name, "work"), place(name, "work", 3)).probes
+        (old,) = target._registry.detours.values()
+
+        def meddle() -> None:
+            (child,) = map(int, Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split())
+            (pipe,) = (line.split()[1] for line in running.lines if line.startswith("pipe "))
+            process = attach(child)
+            copies = {copy for _, copy in old.buffer.boundaries}
+            with open(f"/proc/{running.pid}/fd/{pipe}", "wb", buffering=0) as go:
+                process.in_window(park(lambda: go.write(b"x"), old.buffer.span, copies))
+            process.close()
+            target.unregister_kprobes(probes)
+            spans = []
+            for where in (place(name, "other"), place(name, "other", 5), place(name, "work", 3)):
+                target.count(where)
+                spans += [detour.buffer.span for detour in target._registry.detours.values()]
+            assert any(span.overlaps(old.buffer.span) for span in spans)
+            if detaches:
+                timer = threading.Timer(0.1, os.kill, (child, signal.SIGCONT))
+                timer.start()
+                target.detach()
+                timer.join()
+            else:
+                os.kill(child, signal.SIGCONT)
+
+        running.send()
+        run_until_done(running, meddle)
+    running.send()
+    outcome = running.finish()
+    assert comparable(outcome) == comparable(bare(name)), str(outcome)

@@ -32,7 +32,7 @@ from sidestep.target.process.areas import (
 )
 from sidestep.target.process.family import Family
 from sidestep.target.process.natives import Natives, runtime_symbols
-from sidestep.target.process.poke import TextChange, addresses_in_use, follow, in_flight, take_out
+from sidestep.target.process.poke import OurCode, TextChange, addresses_in_use, follow, in_flight, take_out
 from sidestep.target.process.process import Process, Window
 from sidestep.target.process.space import CodeSpace
 from sidestep.target.process.stacks import lying_in
@@ -54,6 +54,7 @@ class InlineEngine:
         self._ring_size = 0
         self._retired: list[Detour] = []  # threads may still be in their buffers
         self._given_up = False  # what is left is for whoever comes
+        self._placed: set[Detour] = set()
         self._stale: list[Detour] = []  # gone from the target, but maybe not from a child
         self._runtimes: dict[int, Runtime] = {}
         self._hides_contexts = process.hides_contexts
@@ -229,7 +230,10 @@ class InlineEngine:
             return refused, addresses_in_use(window, self.space.routines), procfs.last_pid()
 
         refused, in_use, newest = self.process.in_window(work)
-        followed = [change for i, change in enumerate(changes) if i not in refused and change.old]
+        made = [change for i, change in enumerate(changes) if i not in refused]
+        self._placed.difference_update(detour for change in made for detour in change.old)
+        self._placed.update(change.new for change in made if change.new is not None)
+        followed = [change for change in made if change.old]
         if followed:
             self._change_children(followed, newest)
         # Only now: while a child has a jump, whoever comes after a killed controller must find its record.
@@ -248,14 +252,14 @@ class InlineEngine:
     def _change_children(self, changes: Sequence[Change], newest: bytes) -> None:
         """Make the changes in every child. The target has changed already, so nothing is raised."""
         seen: set[int] = set()
+        detours = [*self._placed, *(detour for change in changes for detour in change.old)]
+        code = OurCode(self.space.code_spans, self.space.routines, detours)
         # A child may fork before its turn comes: its own child is met in the next round.
         while fresh := [pid for pid in self._family.children(newest) if pid not in seen]:
             seen.update(fresh)
             for child in fresh:
                 try:
-                    self._family.in_child(
-                        child, lambda window: follow(window, changes, self._stale, self.space.routines)
-                    )
+                    self._family.in_child(child, lambda window: follow(window, changes, self._stale, code))
                 except (TargetError, OSError):  # stuck, or traced by somebody: `remove` tries again
                     self._stale += [detour for change in changes for detour in change.old]
 

@@ -11,6 +11,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 from sidestep import errors
 from sidestep.address import Range
@@ -182,25 +183,45 @@ def take_out(window: Window, detours: Sequence[Detour]) -> None:
     evacuate(window, moves)
 
 
-def follow(
-    window: Window, changes: Sequence[Change], stale: Sequence[Detour], routines: Sequence[Range]
-) -> None:
+class OurCode(NamedTuple):
+    """What is in the code arenas: at the start of each the `routines` that buffers call, then buffers; those
+    of `detours` are in use in the target."""
+
+    arenas: Sequence[Range]
+    routines: Sequence[Range]
+    detours: Sequence[Detour]
+
+
+def follow(window: Window, changes: Sequence[Change], stale: Sequence[Detour], code: OurCode) -> None:
     """Make changes of the target's text in a child that has inherited what was there before.
 
     What comes instead of a detour goes into the child as well, or its probes would count no more there. Where
-    that cannot be (its arena is younger than the child, the place is in use there) the child is only rid of
-    the old one. `stale` are detours that may still be in use in some child.
+    that cannot be (its arena is younger than the child, the place is or may be in use there) the child is
+    only rid of the old one. `stale` are detours that may still be in use in some child.
     """
-    news = [change.new for change in changes if change.new is not None]
-    used = in_flight(window, [new.buffer.span for new in news], routines)
-    used.update(detour.buffer.span for detour in stale)
+    used = [detour.buffer.span for detour in stale]
+    if _is_in_a_lost_buffer(window, code):
+        used = list(code.arenas)
     possible = [change for change in changes if change.new is None or _has_room(window, change.new, used)]
     for change in possible:
         if change.new is not None:
             window.memory.write(change.new.buffer.address, change.new.buffer.code)
-    refused = TextChange(possible, stale).make(window, routines, lambda detour: None)
+    refused = TextChange(possible, stale).make(window, code.routines, lambda detour: None)
     done = {id(change) for index, change in enumerate(possible) if index not in refused}
     take_out(window, [detour for change in changes if id(change) not in done for detour in change.old])
+
+
+def _is_in_a_lost_buffer(window: Window, code: OurCode) -> bool:
+    """Whether a thread is in a buffer that the target has no more, and whose place it may have used since."""
+    in_use = addresses_in_use(window, code.routines)
+    ours = {ip for ip in in_use if any(ip in arena for arena in code.arenas)}
+    lost = {ip for ip in ours if not any(ip in span for span in code.routines)}
+    busy = lying_in(lost, [detour.buffer.span for detour in code.detours])
+    for detour in code.detours:
+        span = detour.buffer.span
+        if span in busy and window.memory.read_available(span.start, span.size) == detour.buffer.code:
+            lost = {ip for ip in lost if ip not in span}
+    return bool(lost)
 
 
 def _has_room(window: Window, new: Detour, used: Iterable[Range]) -> bool:
