@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,12 +38,24 @@ class Mapping:
 def read_maps(pid: int) -> list[Mapping]:
     """In the order of addresses. Raises TargetError PROCESS_GONE; empty for a zombie or a kernel thread."""
     try:
-        raw = Path(f"/proc/{pid}/maps").read_bytes()
+        raw = read_raw_maps(pid)
     except (FileNotFoundError, ProcessLookupError) as error:
         raise TargetError(f"process {pid}", errors.PROCESS_GONE) from error
     except PermissionError as error:
         raise TargetError(f"process {pid}", errors.NO_PERMISSION) from error
     return parse_maps(raw)
+
+
+def read_raw_maps(pid: int) -> bytes:
+    """As the kernel shows them; where the first thread has ended, at the others. Raises OSError."""
+    with open(f"/proc/{pid}/maps", "rb", buffering=0) as file:
+        raw = file.readall()
+    if not raw:
+        for tid in os.listdir(f"/proc/{pid}/task"):
+            if int(tid) != pid:
+                with contextlib.suppress(OSError):
+                    raw = raw or Path(f"/proc/{pid}/task/{tid}/maps").read_bytes()
+    return raw
 
 
 def parse_maps(raw: bytes) -> list[Mapping]:

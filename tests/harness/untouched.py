@@ -55,10 +55,16 @@ class State:
     process: dict[str, str]
 
 
+def living_thread(pid: int) -> int:
+    """A thread at which /proc shows the memory: the first does not if it has ended before the others."""
+    tids = sorted(int(task.name) for task in Path(f"/proc/{pid}/task").iterdir())
+    return next((tid for tid in tids if Path(f"/proc/{tid}/maps").read_bytes()), pid)
+
+
 def read_areas(pid: int) -> tuple[Area, ...]:
     """The mappings, neighbours of the same kind joined."""
     areas: list[Area] = []
-    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+    for line in Path(f"/proc/{living_thread(pid)}/maps").read_text().splitlines():
         bounds, permissions, offset, device, inode, *path = line.split(None, 5)
         start, end = (int(bound, 16) for bound in bounds.split("-"))
         area = Area(start, end, permissions, int(offset, 16), device, int(inode), path[0] if path else "")
@@ -72,7 +78,7 @@ def read_areas(pid: int) -> tuple[Area, ...]:
 def read_code(pid: int, areas: tuple[Area, ...]) -> dict[str, str]:
     """A digest of the bytes of every executable mapping of a file."""
     code = {}
-    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+    with open(f"/proc/{living_thread(pid)}/mem", "rb", buffering=0) as memory:
         for area in areas:
             if area.executable and area.inode:
                 digest = hashlib.sha256()
@@ -111,7 +117,9 @@ def read_threads(pid: int) -> dict[int, dict[str, str]]:
 
 def read_state(pid: int) -> State:
     areas = read_areas(pid)
-    status = dict(re.findall(r"^(\w+):\s*(.*)$", Path(f"/proc/{pid}/status").read_text(), re.M))
+    status = dict(
+        re.findall(r"^(\w+):\s*(.*)$", Path(f"/proc/{living_thread(pid)}/status").read_text(), re.M)
+    )
     return State(
         pid,
         areas,

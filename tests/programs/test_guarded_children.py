@@ -91,8 +91,10 @@ def shared_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+# What is imported later must not lie in a folder that only root may enter.
 AS_NOBODY = f"""
 import os, sys, sidestep
+"\\n".encode("unicode_escape")
 os.setgroups([])
 os.setresgid({NOBODY}, {NOBODY}, {NOBODY})
 os.setresuid({NOBODY}, {NOBODY}, {NOBODY})

@@ -71,8 +71,8 @@ def test_nobody_is_looked_for_twice(build: Builder, run: Run, monkeypatch: pytes
     running = run(build("count"), "wait")
     running.expect("ready")
     process = attach(running.pid)
-    process.in_window(lambda window: None)
     newest, compared = procfs.last_pid(), []
+    process.in_window(lambda window: None)
     share_memory = procfs.share_memory
 
     def counted(tid: int, other: int) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 from sidestep import errors
 from sidestep.address import PAGE, Range
 from sidestep.errors import TargetError
-from sidestep.maps import Mapping, parse_maps
+from sidestep.maps import Mapping, parse_maps, read_raw_maps
 from sidestep.target.process import procfs
 from sidestep.target.process.calls import (
     ARENA_FLAGS,
@@ -264,8 +264,7 @@ def processes_that_map(inode: int) -> list[int]:
     for entry in os.listdir("/proc"):
         if entry.isdigit() and entry != own:
             try:
-                with open(f"/proc/{entry}/maps", "rb", buffering=0) as file:
-                    raw = file.readall()
+                raw = read_raw_maps(int(entry))
             except OSError:
                 continue  # gone, or it cannot be read: see `unreadable_children`
             if needle in raw and any(m.inode == inode and is_ours(m.path) for m in parse_maps(raw)):

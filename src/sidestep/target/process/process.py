@@ -25,6 +25,7 @@ from sidestep.target.process.memory import ProcessMemory
 from sidestep.target.process.ptrace import Event, Request
 from sidestep.target.process.sharers import Sharers
 from sidestep.target.process.stop import StillAttachedError, Stop, StoppedThread, release, stopped
+from sidestep.target.process.suspension import suspension
 from sidestep.target.process.waits import Waits
 
 T = TypeVar("T")
@@ -112,6 +113,11 @@ class Window:
     def __iter__(self) -> Iterator[StoppedThread]:
         return iter(self.stop)
 
+    @property
+    def living_thread(self) -> int:
+        """Where /proc shows the memory; at the first thread it does so only while that lives."""
+        return self.stop.own[0].tid
+
     @contextmanager
     def calls(self, needed: Sequence[Call] = INJECTED) -> Iterator[remote.RemoteCalls]:
         """Borrow a thread for system calls in the target. Raises TargetError SECCOMP if its filters, which
@@ -172,6 +178,7 @@ class Process:
         self._held: Stop | None = None
         self._sharers, self._waits = Sharers(), Waits()
         self._gadgets: remote.Gadgets | None = None
+        suspension.target_comes()
         if self._has_ended:
             self.close()
             raise TargetError(f"process {pid}", errors.PROCESS_GONE)
@@ -189,7 +196,7 @@ class Process:
                 return result
             stop: Stop | None = None
             try:
-                with stopped(self.pid, self._sharers, self._waits) as stop:
+                with suspension.window(), stopped(self.pid, self._sharers, self._waits) as stop:
                     self._check_same_program()
                     return function(Window(self, stop))
             finally:
@@ -245,9 +252,10 @@ class Process:
             return False
         try:
             status = procfs.read_status(self.pid)
+            runs = status.state not in "ZX" or procfs.has_other_threads(self.pid)
         except TargetError:
             return False
-        return status.start_time == self.start_time and status.state not in "ZX"
+        return status.start_time == self.start_time and runs
 
     @property
     def is_same_program(self) -> bool:
@@ -335,6 +343,7 @@ class Process:
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
+            suspension.target_goes()
 
 
 def _open_pidfd(pid: int, look: Callable[[int], object]) -> int:

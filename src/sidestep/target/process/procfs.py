@@ -101,6 +101,11 @@ def own_threads(pid: int) -> list[int]:
     return found
 
 
+def has_other_threads(pid: int) -> bool:
+    """Whether threads are left when the first one has ended; raises TargetError when all are gone."""
+    return any(tid != pid and thread_state(pid, tid) not in "ZX" for tid in threads(pid))
+
+
 def thread_state(pid: int, tid: int) -> str:
     """The state letter of one thread (R S D T t Z X); X when it is gone."""
     try:
@@ -222,7 +227,8 @@ def check_attachable(pid: int) -> Status:
     status = read_status(pid)
     subject = f"process {pid} ({status.name})"
     if status.state in "ZX":
-        raise TargetError(subject, errors.ZOMBIE)
+        detail = "its first thread has ended, others run on" if has_other_threads(pid) else ""
+        raise TargetError(subject, errors.ZOMBIE, detail)
     if status.flags & PF_KTHREAD:
         raise TargetError(subject, errors.KERNEL_THREAD)
     if status.thread_group not in (0, pid):

@@ -287,5 +287,5 @@ def _jumps_into(window: Window, arenas: Sequence[Range]) -> Iterator[int]:
 def _written_text(window: Window) -> Iterator[int]:
     """The pages of private file mappings with code that are copies of their own (proc_pid_pagemap(5))."""
     text = [m for m in window.maps if m.inode and "x" in m.perms and "p" in m.perms]
-    for written in written_pages(window.process.pid, text):
+    for written in written_pages(window.living_thread, text):
         yield from range(written.start, written.end, PAGE)

@@ -90,7 +90,7 @@ def _in_all_memory(window: Window) -> set[Context]:
     ]
     found: set[Context] = set()
     own = [m for m in window.maps if m.perms.startswith("rw") and not is_ours(m.path)]
-    for pages in written_pages(window.process.pid, own):
+    for pages in written_pages(window.living_thread, own):
         before = b""
         for start in range(pages.start, pages.end, CHUNK):
             piece = before + window.memory.read_available(start, min(CHUNK, pages.end - start))
