@@ -79,3 +79,12 @@ def test_words_on_the_stack_of_a_thread_that_is_elsewhere_mean_nothing() -> None
     window.memory.put(STACK + 4096, BUFFERS[0].start + 0x21)
     assert not in_use(window)
     assert addresses_in_use(cast(Window, cast(Any, window)), [ROUTINES]) == {TEXT}
+
+
+def test_a_frame_below_one_that_was_found() -> None:
+    """The interrupted handler ran on a stack in the same mapping, further down than the next handler."""
+    window = FakeWindow(TEXT, STACK + 4096)
+    code = 0x33 | 0x2B << 48
+    window.memory.put(STACK + 5000, STACK + 1024, TEXT, 0x202, code)
+    window.memory.put(STACK + 2048, STACK + 3072, BUFFERS[0].start + 5, 0x202, code)
+    assert in_use(window) == {BUFFERS[0]}
