@@ -132,8 +132,9 @@ def read_state(pid: int) -> State:
 
 def differences(before: State, after: State) -> list[str]:
     """Everything that changed. For a process that did nothing itself in between."""
-    found = [f"mapping gone: {area}" for area in before.areas if area not in after.areas]
-    found += [f"mapping added: {area}" for area in after.areas if area not in before.areas]
+    old, new = set(before.areas), set(after.areas)
+    found = [f"mapping gone: {area}" for area in sorted(old - new)]
+    found += [f"mapping added: {area}" for area in sorted(new - old)]
     found += _code_differences(before, after)
     found += _changes("descriptor", before.descriptors, after.descriptors)
     found += _changes("thread", before.threads, after.threads)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from sidestep.address import Range
 from sidestep.errors import SidestepError, TargetError
 from sidestep.maps import read_maps
 from sidestep.target.process import areas, procfs, ptrace
-from sidestep.target.process.process import Process, Tracer, Window, attach
+from sidestep.target.process.process import Tracer, Window, attach
 from sidestep.target.process.stop import StillAttachedError
 
 Run = Callable[..., Running]
@@ -103,14 +103,26 @@ def test_a_thread_that_cannot_be_detached(build: Builder, run: Run, monkeypatch:
     assert running.finish().status == 0
 
 
-def test_a_pid_that_is_used_by_another_process_now(build: Builder, run: Run) -> None:
+def test_no_descriptor_is_lost_when_a_process_ends_meanwhile(
+    build: Builder, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     running = run(build("count"), "wait")
     running.expect("ready")
-    status = dataclasses.replace(procfs.read_status(running.pid), start_time=1)
-    descriptors = os.listdir("/proc/self/fd")
+    check, descriptors = procfs.check_attachable, os.listdir("/proc/self/fd")
+    looks = 0
+
+    def check_and_kill(pid: int) -> procfs.Status:
+        nonlocal looks
+        status, looks = check(pid), looks + 1
+        if looks == 2:
+            os.kill(pid, signal.SIGKILL)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        return status
+
+    monkeypatch.setattr(procfs, "check_attachable", check_and_kill)
     with pytest.raises(TargetError) as caught:
-        Process(running.pid, status, Tracer())
-    assert caught.value.reason is errors.PROCESS_GONE
+        attach(running.pid)
+    assert caught.value.reason in (errors.PROCESS_GONE, errors.NO_SUCH_PROCESS)
     assert os.listdir("/proc/self/fd") == descriptors
 
 
