@@ -114,7 +114,7 @@ def test_no_descriptor_is_lost_when_a_process_ends_meanwhile(
     def check_and_kill(pid: int) -> procfs.Status:
         nonlocal looks
         status, looks = check(pid), looks + 1
-        if looks == 2:
+        if looks == 1:
             os.kill(pid, signal.SIGKILL)
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         return status
