@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from sidestep import errors
@@ -33,6 +36,12 @@ class Mapping:
     @property
     def deleted(self) -> bool:
         return self.path.endswith(" (deleted)")
+
+
+def overlapping(mappings: Sequence[Mapping], start: int, end: int) -> Sequence[Mapping]:
+    """Those that hold an address from `start` up to `end`. They are in the order of addresses."""
+    first = bisect_right(mappings, start, key=attrgetter("end"))
+    return mappings[first : max(first, bisect_left(mappings, end, key=attrgetter("start")))]
 
 
 def read_maps(pid: int) -> list[Mapping]:

@@ -10,7 +10,7 @@ from sidestep.arch.x86_64 import liveness
 from sidestep.arch.x86_64.placement import ENDBR64_SIZE
 from sidestep.errors import ProbeError, Reason, Refusal
 from sidestep.kprobes.registry import Registry
-from sidestep.maps import read_maps
+from sidestep.maps import overlapping, read_maps
 from sidestep.probes import Kprobe
 from sidestep.safety.context import Circumstances, ModuleContext
 from sidestep.safety.region import Placement
@@ -59,7 +59,7 @@ class Places:
         if self.modules != known:
             self._symbolizer = None
         for module in self.modules:
-            mine = [m for m in code if m.start in module]
+            mine = [m for mapped in module.ranges for m in overlapping(code, mapped.start, mapped.end)]
             is_file = all(m.inode and not m.path.startswith(HUGE_PAGES) for m in mine)
             self._private[module] = (is_file, any("s" in m.perms for m in mine))
         return self.modules

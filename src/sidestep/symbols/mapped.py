@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from sidestep.address import PAGE, Range
 from sidestep.errors import TargetError
-from sidestep.maps import Mapping
+from sidestep.maps import Mapping, overlapping
 from sidestep.symbols.content import Reader, read_memory
 from sidestep.symbols.elf import PF_X, ElfFile
 from sidestep.symbols.separate import find_symbols
@@ -23,6 +24,7 @@ VDSO = "[vdso]"
 HUGE_PAGES = "/anon_hugepage"
 """What the kernel calls anonymous memory in huge pages (MAP_HUGETLB)."""
 _DELETED = " (deleted)"
+_MOST_IMAGES = 64  # of one file
 
 
 class MappedFile(NamedTuple):
@@ -53,12 +55,12 @@ def find_images(pid: int, mappings: Sequence[Mapping], read: Reader) -> Iterator
     """Every ELF image that is mapped, in the order of addresses. Nothing raises: what cannot be read is left
     out."""
     groups: dict[tuple[str, int, str], list[Mapping]] = {}
-    copies = dict.fromkeys(m for m in mappings if _is_copied_code(m))
+    copies = [mapping for mapping in mappings if _is_copied_code(mapping)]
     for mapping in mappings:
-        if mapping.path == VDSO or (mapping.inode and mapping not in copies):
+        if mapping.path == VDSO or (mapping.inode and not _is_copied_code(mapping)):
             groups.setdefault((mapping.device, mapping.inode, mapping.path), []).append(mapping)
     for group in groups.values():
-        inside = [copy for copy in copies if group[0].start < copy.start < group[-1].end]
+        inside = overlapping(copies, group[0].end, group[-1].start)
         if inside or any("x" in mapping.perms for mapping in group):
             file = _find_file(pid, group, read)
             if file is not None:
@@ -74,15 +76,16 @@ def _is_copied_code(mapping: Mapping) -> bool:
 def _images(file: MappedFile, group: Sequence[Mapping], copies: Sequence[Mapping]) -> Iterator[Image]:
     """The images of one file: it can be loaded more than once (dlmopen)."""
     shown = [_bias(file.elf, mapping) for mapping in group if copies or "x" in mapping.perms]
-    for bias in dict.fromkeys(bias for bias in shown if bias is not None):
+    biases = dict.fromkeys(bias for bias in shown if bias is not None)
+    for bias in islice(biases, _MOST_IMAGES):
         ranges: list[Range] = []
         for load in file.elf.loads:
             start = bias + (load.address & -PAGE)
             end = bias + (load.address + load.memory_size + PAGE - 1 & -PAGE)
             ranges += [
                 Range(max(mapping.start, start), min(mapping.end, end))
-                for mapping in (*group, *(copies if load.flags & PF_X else ()))
-                if mapping.start < end and start < mapping.end
+                for there in (group, copies if load.flags & PF_X else ())
+                for mapping in overlapping(there, start, end)
             ]
             # The end of the data segment (BSS) is anonymous memory, but it belongs to the image.
             if load.memory_size > load.file_size:
@@ -99,7 +102,11 @@ def _bias(elf: ElfFile, mapping: Mapping) -> int | None:
         return mapping.start - min(load.address - load.offset for load in elf.loads)
     for load in elf.loads:
         first = load.offset & -PAGE
-        if load.flags & PF_X and first <= mapping.offset < load.offset + load.file_size:
+        if (
+            load.flags & PF_X
+            and "x" in mapping.perms
+            and first <= mapping.offset < load.offset + load.file_size
+        ):
             return mapping.start - mapping.offset + load.offset - load.address
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from itertools import islice
@@ -102,6 +103,22 @@ def _short_forms(name: str) -> tuple[str, ...]:
     return name, before, re.split(r"\.|-\d", before, maxsplit=1)[0] or before
 
 
+class AddressIndex:
+    """Which module an address lies in."""
+
+    def __init__(self, modules: Sequence[Module]) -> None:
+        self._modules = list(modules)
+        self._ranges = sorted((*mapped, at) for at, module in enumerate(modules) for mapped in module.ranges)
+        self._starts = [start for start, _, _ in self._ranges]
+
+    def module(self, address: int) -> Module | None:
+        """The one whose mappings hold the address."""
+        at = bisect_right(self._starts, address) - 1
+        if at < 0 or address >= self._ranges[at][1]:
+            return None
+        return self._modules[self._ranges[at][2]]
+
+
 def read_modules(pid: int, read: Reader, known: Iterable[Module] = ()) -> list[Module]:
     """The modules of a process: the main program first, the others in load order, then what no loader lists.
 
@@ -111,12 +128,13 @@ def read_modules(pid: int, read: Reader, known: Iterable[Module] = ()) -> list[M
     """
     modules = list(_from_mappings(pid, read_maps(pid), read, known))
     entry = entry_point(pid)
-    started = next((module for module in modules if entry is not None and entry in module), None)
+    index = AddressIndex(modules)
+    started = None if entry is None else index.module(entry)
     if started is not None:
         started.started_as = clean(executed_path(pid, read).rpartition("/")[2])
     positions: dict[Module, int] = {}
     for position, dynamic in enumerate(load_order(started, modules, read)):
-        module = next((module for module in modules if dynamic in module), None)
+        module = index.module(dynamic)
         if module is not None:
             positions.setdefault(module, position)
     main = min(positions, key=positions.__getitem__, default=started)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +12,7 @@ from sidestep.symbols import names
 from sidestep.symbols.content import Reader
 from sidestep.symbols.functions import Function
 from sidestep.symbols.ifunc import chosen_variant
-from sidestep.symbols.modules import Module
+from sidestep.symbols.modules import AddressIndex, Module
 from sidestep.symbols.printable import clean
 from sidestep.symbols.symbol_table import STT_TLS, find_data
 
@@ -168,21 +167,8 @@ class Symbolizer:
     """Names for run-time addresses; remembers what it has looked up."""
 
     def __init__(self, modules: Sequence[Module]) -> None:
-        self._ranges = sorted(
-            (mapped.start, mapped.end, index)
-            for index, module in enumerate(modules)
-            for mapped in module.ranges
-        )
-        self._starts = [start for start, _, _ in self._ranges]
-        self._modules = list(modules)
+        self.module = AddressIndex(modules).module
         self._names: dict[int, str] = {}
-
-    def module(self, address: int) -> Module | None:
-        """The module whose mappings hold the address."""
-        index = bisect_right(self._starts, address) - 1
-        if index < 0 or address >= self._ranges[index][1]:
-            return None
-        return self._modules[self._ranges[index][2]]
 
     def name(self, address: int) -> str:
         """`malloc+0x4`; `libc.so.6:0x27b8a` where the file has no name; `0x7f0012345678` outside of files."""
