@@ -57,14 +57,21 @@ class Source:
         except (OSError, TypeError) as error:
             hint = "a handler must stand in a file"
             raise HandlerError("its source cannot be read", hint, code.co_filename, 0, 1, "") from error
-        text = "".join(lines)
-        tree = ast.parse(textwrap.dedent(text)).body[0]
-        ast.increment_lineno(tree, first - 1)
         file = code.co_filename
+        try:
+            tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
+        except SyntaxError as error:  # part of an expression of several lines
+            raise HandlerError(
+                "a handler is a function of its own", "write it with def", file, first, 1, lines[0]
+            ) from error
+        ast.increment_lineno(tree, first - 1)
+        indent = len(lines[0]) - len(lines[0].lstrip())
         if not isinstance(tree, ast.FunctionDef):
             what = "a lambda" if not isinstance(tree, ast.AsyncFunctionDef) else "an async function"
-            raise HandlerError(f"{what} cannot be a handler", "write it with def", file, first, 1, lines[0])
-        indent = len(lines[0]) - len(lines[0].lstrip())
+            line = lines[tree.lineno - first]
+            raise HandlerError(
+                f"{what} cannot be a handler", "write it with def", file, tree.lineno, indent + 1, line
+            )
         return cls(function, tree, file, indent)
 
     def parameters(self) -> list[ast.arg]:

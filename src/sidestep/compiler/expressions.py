@@ -85,7 +85,7 @@ class Expressions:
         self.builder.line = node.lineno
         method = getattr(self, f"_{type(node).__name__}", None)
         if method is None:
-            raise self.error(node, *EXPRESSIONS[type(node)])
+            raise self.error(node, *EXPRESSIONS.get(type(node), (f"`{ast.unparse(node)}`", "")))
         result: Operand = method(node)
         return result
 
@@ -364,6 +364,11 @@ class Expressions:
         return self.builder.make(bool, "ne", value, Constant(0, value.type))
 
     def _Compare(self, node: ast.Compare) -> Operand:
+        for operator in node.ops:
+            if isinstance(operator, ast.Is | ast.IsNot):
+                raise self.error(node, "`is` compares objects", "use == or !=")
+            if len(node.ops) > 1 and isinstance(operator, ast.In | ast.NotIn):
+                raise self.error(node, "`in` within a chain of comparisons", "use `and`")
         if len(node.ops) == 1:
             return self._compare(node, node.ops[0], node.left, node.comparators[0])
         # a < b < c evaluates b once, and c only if a < b.
@@ -413,10 +418,7 @@ class Expressions:
     def _compare_values(
         self, node: ast.Compare, operator: ast.cmpop, left: ast.expr, a: Operand, right: ast.expr, b: Operand
     ) -> Operand:
-        name = COMPARE.get(type(operator))
-        if name is None:
-            word = "is" if isinstance(operator, ast.Is | ast.IsNot) else "in"
-            raise self.error(node, f"`{word}` compares objects", "use == or !=")
+        name = COMPARE[type(operator)]
         x, y, kind = self._unified(node, left, a, right, b)
         if isinstance(x, Literal) and isinstance(y, Literal):
             holds = {"eq": x == y, "ne": x != y, "lt": x < y, "le": x <= y, "gt": x > y, "ge": x >= y}[name]

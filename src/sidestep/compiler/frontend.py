@@ -74,6 +74,12 @@ def compile_function(
                 types[name] = learned.kind
         except RecursionError:
             raise source.error(source.tree, "the handler is nested too deeply", "split it") from None
+        except HandlerError:
+            raise
+        except Exception as error:
+            where = ast.Pass(lineno=frontend.builder.line or source.tree.lineno, col_offset=0)
+            what = f"an internal error of the compiler ({type(error).__name__}: {error})"
+            raise frontend.source.error(where, what, "report it with this function") from error
         else:
             return Compilation(function, frontend.joins)
 
@@ -132,7 +138,7 @@ class _Frontend(Calls):
             self.builder.line = statement.lineno
             method = getattr(self, f"_do_{type(statement).__name__}", None)
             if method is None:
-                raise self.error(statement, *STATEMENTS[type(statement)])
+                raise self.error(statement, *STATEMENTS.get(type(statement), ("this statement", "")))
             if len(self.builder.function.blocks) > LARGEST_FUNCTION:
                 raise self.error(statement, "the handler is too large", "write less, or call fewer functions")
             method(statement)
