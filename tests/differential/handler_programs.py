@@ -111,8 +111,8 @@ class Generator:
         self.variables.update(parameters)
         lines = [f"def {made.name}({', '.join(words)}):", *self.block("    ", self.source.randint(0, 3))]
         if self.chance(0.4):
-            lines.append(f"    if {self.condition()}: return {self.value(made.result)}")
-        lines.append(f"    return {self.value(made.result)}")
+            lines.append(f"    if {self.condition()}: return {made.result}({self.value(made.result)})")
+        lines.append(f"    return {made.result}({self.value(made.result)})")
         self.helpers.append(made)
         return ["@sidestep.native", *lines, ""]
 

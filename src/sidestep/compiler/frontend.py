@@ -438,7 +438,7 @@ class _Frontend(Calls):
         found = self.builder.make(self.builder.function.locals[name], "get_local", about=name)
         what = f"`{source.function.__name__}` returns a value on some ways, and none on others"
         self.reads[found.number] = source.error(source.tree, what, "return a value on each")
-        return Loose(found, frozenset((name,))) if name in self.loose_locals else found
+        return found  # of a settled type: it does not depend on what the caller makes of it
 
     def returned(self, statement: ast.Return, found: Operand | None) -> None:
         """A return of a function that was called."""
