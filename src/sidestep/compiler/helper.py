@@ -9,6 +9,7 @@ import threading
 from contextlib import suppress
 
 from sidestep import errors
+from sidestep.compiler import llvm
 from sidestep.compiler.llvm import LENGTH, OK
 from sidestep.errors import ProbeError
 
@@ -43,7 +44,8 @@ class Helper:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            command = [sys.executable, "-c", "from sidestep.compiler.llvm import main; main()"]
+            # As a file, not as a module: that would import all of the package. -P: nor its neighbours by name.
+            command = [sys.executable, "-P", llvm.__file__]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
             )

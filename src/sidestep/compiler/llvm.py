@@ -62,6 +62,5 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         answers.flush()
 
 
-def main() -> None:
-    """What the compiler's process runs."""
+if __name__ == "__main__":
     serve(sys.stdin.buffer, sys.stdout.buffer)
