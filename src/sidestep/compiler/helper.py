@@ -44,7 +44,7 @@ class Helper:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            # As a file, not as a module: that would import all of the package. -P: nor its neighbours by name.
+            # As a file, since a module would import all of the package; -P: none of its neighbours by name.
             command = [sys.executable, "-P", llvm.__file__]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
