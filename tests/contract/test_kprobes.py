@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 import sidestep
 from harness.build import Builder
 from harness.running import Running
-from sidestep import Count, Kprobe, ProbeError, errors
+from sidestep import Count, Kprobe, ProbeError, TargetError, errors
 
 Run = Callable[..., Running]
 
@@ -87,6 +89,19 @@ def test_a_probe_is_called_by_its_event_or_its_place(program: Program) -> None:
     program.target.register_kprobes([*behind, named, probe := Kprobe(NAME)])
     assert [each.name for each in behind] == [f"{NAME}+0x5"] * 3
     assert (named.name, probe.name) == ("mine", NAME)
+
+
+def test_a_target_that_ended_is_said_to_be_gone(build: Builder, run: Run) -> None:
+    """Not that its memory, which cannot be read any more, holds other code than its file."""
+    running = run(build("count"), "1000", "wait")
+    running.expect("ready")
+    with sidestep.attach(running.pid) as target:
+        target.register_kprobe(Kprobe(NAME))
+        os.kill(running.pid, signal.SIGKILL)
+        running.finish()
+        with pytest.raises(TargetError) as caught:
+            target.register_kprobe(Kprobe(f"{NAME}+5"))
+    assert caught.value.reason is errors.PROCESS_GONE
 
 
 def test_exactly_one_way_to_say_where() -> None:

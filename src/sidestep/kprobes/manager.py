@@ -131,6 +131,8 @@ class KprobeManager:
         location = request.location or self.places.locate(probe)
         verdict = self.places.verdict(location)
         if isinstance(verdict, Refusal):
+            if verdict.reason is errors.FOREIGN_BYTES and not self.engine.alive:
+                raise TargetError("the target", errors.PROCESS_GONE, "it ended while probes were placed")
             raise ProbeError(location.place, verdict.reason, verdict.detail)
         recorded = probe.action if isinstance(probe.action, Record) else None
         native = probe.action if isinstance(probe.action, Native) else None
