@@ -386,6 +386,7 @@ def attach(target: int | str, *, allow_seccomp: bool = False, ring_size: int | N
     pid = procfs.choose(target)
     process = linux.attach(pid, allow_seccomp=allow_seccomp)
     try:
+        remains.await_lent_threads(pid)
         found = remains.sessions(pid)
         for session in found:
             if session.controller_alive:

@@ -32,6 +32,7 @@ from sidestep.errors import Refusal
 PROGRAM = "hammered"
 STAYING = ("called", "f_000", "f_011", "f_022", "f_033", "f_130", "f_221", "f_312", "f_323")
 INSTRUCTIONS = 4  # of each function: those that share a region with its entry, and some behind it
+NICE = 5  # of the program: its sixteen threads shall not take all of the controller's time
 PAIRS = 8  # addresses of a batch that get two probes
 
 
@@ -75,7 +76,7 @@ def arm_cycles(
     choice = random.Random(cycles)
     with Running([program, "0", "wait"], folder=folder, time_limit=time_limit) as running:
         running.expect("ready")
-        os.setpriority(os.PRIO_PROCESS, running.pid, 19)  # its threads shall not take the controller's time
+        os.setpriority(os.PRIO_PROCESS, running.pid, NICE)
         before = read_state(running.pid)
         done = hits = 0
         with sidestep.attach(running.pid) as target:

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ YAMA = {
     "3": "nobody may trace until the next boot",
 }
 KCMP_VM = 1  # <linux/kcmp.h>
+ALL_BUT_KILL_AND_STOP = 2**64 - 1 & ~(1 << signal.SIGKILL - 1 | 1 << signal.SIGSTOP - 1)
 _syscall = ctypes.PyDLL(None).syscall
 
 
@@ -113,6 +115,16 @@ def thread_state(pid: int, tid: int) -> str:
     except (FileNotFoundError, ProcessLookupError):
         return "X"
     return stat[stat.rindex(b")") + 2 :].split()[0].decode()
+
+
+def blocks_everything(pid: int, tid: int) -> bool:
+    """Whether a thread blocks every signal that can be blocked; False when it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/task/{tid}/status").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    found = re.search(rb"^SigBlk:\s*([0-9a-f]+)$", status, re.M)
+    return found is not None and int(found[1], 16) == ALL_BUT_KILL_AND_STOP
 
 
 def seccomp_mode(pid: int, tid: int) -> int:

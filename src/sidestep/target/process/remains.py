@@ -30,6 +30,7 @@ from sidestep.target.process.poke import evacuate, in_flight
 from sidestep.target.process.process import Window, attach_child
 
 PATIENCE = 5.0  # seconds for threads to leave code of ours
+LENT_PATIENCE = 0.5  # seconds for threads that a dead controller had borrowed to go on
 RECORDS_AT_ONCE = 256
 
 
@@ -127,6 +128,18 @@ def _records(memory: ProcessMemory, base: int) -> Iterator[layout.ProbeRecord]:
                 yield record
 
 
+def await_lent_threads(pid: int) -> None:
+    """Wait until no thread runs that a controller may have borrowed and then died: it goes on by itself, but
+    what its system call makes is there only when it has had a CPU. (A borrowed thread blocks all signals; in
+    a program whose own threads do that and never sleep, this takes `LENT_PATIENCE`.)"""
+    deadline = time.monotonic() + LENT_PATIENCE
+    while time.monotonic() < deadline and any(
+        procfs.blocks_everything(pid, tid) and procfs.thread_state(pid, tid) == "R"
+        for tid in procfs.threads(pid)
+    ):
+        time.sleep(0.001)
+
+
 @dataclass(frozen=True, slots=True)
 class Cleaned:
     """What `clean` did."""
@@ -141,6 +154,7 @@ def clean(pid: int) -> Cleaned:
     Raises TargetError OTHER_SESSION when a controller is alive.
     """
     procfs.check_attachable(pid)
+    await_lent_threads(pid)
     found = sessions(pid)
     if not found:
         if any(is_ours(mapping.path) for mapping in read_maps(pid)):
