@@ -337,8 +337,9 @@ class Target:
 
     @property
     def lost(self) -> int:
-        """Events of all probes that found their ring full."""
-        return sum(probe.lost for probe in self.probes)
+        """Events of all probes, and of all native handlers, that found their ring full."""
+        by_handlers = 0 if self._manager is None else self._manager.lost_by_handlers
+        return sum(probe.lost for probe in self.probes) + by_handlers
 
     # The end
 

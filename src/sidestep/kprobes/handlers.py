@@ -72,6 +72,7 @@ class Handlers:
         self._maps: list[Map] = []
         self._events: dict[type[Event], int] = {}
         self._clock: Mapping[str, int] | None = None
+        self._lost_in_all: int | None = None  # known when the session is over
 
     def call(
         self, handler: NativeFunction, near: Range, hits: int, faults: int, address: int, at_entry: bool
@@ -134,13 +135,16 @@ class Handlers:
             self._add_event(event_program(kind, index))
         return index
 
-    def lost(self, kind: type[Event]) -> int:
-        """Events of a class that found their ring full."""
-        index = self._events.get(kind)
-        return 0 if index is None else self._counters.lost(index)
+    @property
+    def lost(self) -> int:
+        """Events of all classes that found their ring full."""
+        if self._lost_in_all is None:
+            return sum(map(self._counters.lost, self._events.values()))
+        return self._lost_in_all
 
     def release(self) -> None:
         """The session is over: maps keep what they have."""
+        self._lost_in_all = self.lost
         for owner in self._maps:
             owner.release()
 

@@ -205,6 +205,11 @@ class KprobeManager:
             self._handlers = Handlers(self.engine, self.counters, self._take_indexes, self._announce)
         return self._handlers
 
+    @property
+    def lost_by_handlers(self) -> int:
+        """Events that native handlers emitted and that found their ring full."""
+        return 0 if self._handlers is None else self._handlers.lost
+
     def _announce(self, program: EventProgram) -> None:
         self.on_event_added(program)
 

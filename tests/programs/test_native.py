@@ -1,0 +1,421 @@
+"""Native handlers in programs: exact figures, and programs that run as without them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import sidestep as api
+from harness.build import Builder
+from harness.probing import attached
+from harness.programs import comparable, counts, place, run_until_done
+from harness.running import Outcome, Running
+from sidestep import emit, native, read_u8, read_u64, tid, u64
+
+Run = Callable[..., Running]
+Bare = Callable[..., Outcome]
+
+
+ROUNDS = 8
+
+
+class Maps:
+    """One of each kind, and a handler that adds the first argument of each hit to all."""
+
+    def __init__(self) -> None:
+        counter, stats, powers = api.Counter(), api.Stats(), api.Histogram()
+        steps = api.Histogram(linear=(0, 64, 8))
+        array, table, threads = api.Array(4), api.Hash(64), api.PerThread(1024)
+        self.counter, self.stats, self.powers, self.steps = counter, stats, powers, steps
+        self.array, self.table, self.threads = array, table, threads
+
+        @native
+        def handler(p, regs):  # type: ignore[no-untyped-def]
+            value = regs.arg(0)
+            counter.add(1)
+            stats.add(value)
+            powers.add(value)
+            steps.add(value)
+            array[value & 3] += 1
+            table[value & 31] += 1
+            threads.add(1)
+
+        self.handler = handler
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """How many hits each map has seen."""
+        return {
+            "counter": self.counter.value,
+            "stats": self.stats.count,
+            "powers": self.powers.count,
+            "steps": self.steps.count,
+            "array": sum(self.array.to_list()),
+            "table": sum(self.table.to_dict().values()),
+            "threads": sum(self.threads.to_dict().values()),
+        }
+
+
+class Happened(api.Event):
+    value: u64
+    thread: api.u32
+    small: api.i8
+
+
+def nothing_left(pid: int) -> bool:
+    """Whether no memory of ours is mapped."""
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    foreign = [line for line in maps if re.search(r" r-xp 0+ 00:00 0 *$", line)]
+    return not foreign and not any("sidestep" in line for line in maps)
+
+
+def run_under(
+    sidestep: ModuleType, running: Running, probe: Callable[[Any], object], while_there: Callable[[], object]
+) -> Outcome:
+    """A program from its first wait to its second with what `probe` registers."""
+    running.expect("ready")
+    with attached(sidestep, running.pid) as target:
+        probe(target)
+        running.send()
+        run_until_done(running)
+        while_there()
+    assert nothing_left(running.pid)
+    running.send()
+    return running.finish()
+
+
+@pytest.mark.parametrize(("name", "size"), [("threads", 200000), ("forkthreads", 400)])
+def test_sums_are_exact(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare, name: str, size: int
+) -> None:
+    """Under many threads, and in the children that they fork."""
+    expected, maps, probes = bare(name, size), Maps(), []
+
+    def register(target: Any) -> None:
+        probes.append(target.kprobe(place(name, "work"))(maps.handler))
+
+    def check() -> None:
+        (probe,) = probes
+        assert maps.totals == dict.fromkeys(maps.totals, counts(expected)["work"])
+        assert (probe.hits, probe.faults) == (counts(expected)["work"], 0)
+
+    outcome = run_under(sidestep, run(build(name), str(size), "wait"), register, check)
+    assert comparable(outcome) == comparable(expected), str(outcome)
+    assert maps.totals == dict.fromkeys(maps.totals, counts(expected)["work"])  # kept after the session
+    if name == "threads":
+        assert maps.stats.to_dict() == {
+            "count": 8 * size, "sum": 8 * sum(range(size)), "min": 0, "max": size - 1,
+            "mean": sum(range(size)) / size,
+        }  # fmt: skip
+        assert maps.array.to_list() == [2 * size] * 4
+        assert sorted(maps.threads.to_dict().values()) == [size] * 8
+    assert not maps.table.drops
+
+
+def test_events_are_delivered_or_counted_as_lost(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare
+) -> None:
+    name, size = "threads", 50000
+    emitted = api.Counter()
+
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        emit(Happened(value=regs.arg(0), small=api.i8(regs.arg(0)), thread=tid()))
+        emitted.add(1)
+
+    running = run(build(name), str(size), "wait")
+    running.expect("ready")
+    with attached(sidestep, running.pid) as target:
+        target.kprobe(place(name, "work"))(handler)
+        running.send()
+        run_until_done(running)
+        events = list(target.events(timeout=0))
+    events += target.events()
+    assert emitted.value == 8 * size
+    assert len(events) + target.lost == 8 * size
+    assert events
+    for event in events:
+        assert (event.args["value"] ^ event.args["small"]) & 0xFF == 0
+        assert event.args["thread"] == event.tid
+    running.send()
+    assert comparable(running.finish()) == comparable(bare(name, size))
+
+
+def test_a_function_is_skipped_and_returns_what_the_handler_says(
+    sidestep: ModuleType, build: Builder, run: Run
+) -> None:
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        regs.ax = regs.arg(0) // 2
+        regs.ip = regs.return_address
+        regs.sp += 8
+        return 1
+
+    name, size = "threads", 30000
+    probes: list[Any] = []
+    outcome = run_under(
+        sidestep,
+        run(build(name), str(size), "wait"),
+        lambda target: probes.append(target.kprobe(place(name, "work"))(handler)),
+        lambda: None,
+    )
+    others = sum(turn // (thread + 1) + 3 for thread in range(8) for turn in range(size))
+    total = sum(range(8)) + others + 8 * sum(turn // 2 for turn in range(size))
+    assert re.search(r"^sum (-?\d+)$", outcome.output, re.M)[1] == str(total)  # type: ignore[index]
+    assert (probes[0].hits, probes[0].faults) == (8 * size, 0)
+
+
+PRESERVED = {
+    "vectors": 20000, "flags": 20, "redzone": None, "sse": None, "x87": None, "direction": None, "abi": None,
+    "stackalign": None, "ret_imm16": None, "sigaltstack": None, "coroutines": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRESERVED)
+def test_registers_are_as_the_program_left_them(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare, name: str
+) -> None:
+    """A handler that uses all that there is, on every function that the program counts."""
+    size = PRESERVED[name]
+    program, expected, maps = build(name), bare(name, size), Maps()
+    inner, divided = maps.handler, maps.counter
+
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        inner(p, regs)
+        if read_u64(regs.sp) != regs.return_address:
+            emit(Happened(value=regs.flags, thread=tid(), small=3))
+        for turn in range(3):
+            divided.add(u64(turn) // (regs.r15 | 1))
+
+    probes: dict[str, Any] = {}
+
+    def register(target: Any) -> None:
+        for function in counts(expected):
+            if ":" not in function:
+                try:
+                    probes[function] = target.kprobe(place(name, function))(handler)
+                except sidestep.ProbeError:
+                    continue
+
+    words = [program, *([] if size is None else [str(size)]), "wait"]
+    outcome = run_under(sidestep, run(*words), register, lambda: None)
+    assert comparable(outcome) == comparable(expected), str(outcome)
+    assert probes
+    for function, probe in probes.items():
+        assert probe.hits == counts(expected)[function]
+        assert probe.faults == 0
+
+
+BAD = {"null": 0, "unmapped": 0x1000, "non-canonical": 1 << 63, "kernel": (1 << 64) - 4096}
+
+
+@pytest.mark.parametrize("name", ["threads", "signals", "fault", "late_handler"])
+@pytest.mark.parametrize("address", BAD.values(), ids=BAD)
+def test_bad_reads_end_the_handler(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare, name: str, address: int
+) -> None:
+    """Programs with and without handlers of their own for the signal that a bad read would raise."""
+    before, behind = api.Counter(), api.Counter()
+
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        before.add(1)
+        behind.add(read_u64(address) | 1)
+
+    expected = bare(name)
+    probes: dict[str, Any] = {}
+
+    def register(target: Any) -> None:
+        for function in counts(expected):
+            if ":" not in function:
+                try:
+                    probes[function] = target.kprobe(place(name, function))(handler)
+                except sidestep.ProbeError:
+                    continue
+
+    def check() -> None:
+        assert all(probe.faults == probe.hits for probe in probes.values())
+        assert before.value == sum(probe.hits for probe in probes.values())
+        assert behind.value == 0
+
+    outcome = run_under(sidestep, run(build(name), "wait"), register, check)
+    assert comparable(outcome) == comparable(expected), str(outcome)
+
+
+def test_memory_that_comes_and_goes_is_read_or_counted(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare
+) -> None:
+    """The argument of `touch` lies in a page without any permission at each call."""
+    read = api.Counter()
+
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        read.add(u64(read_u8(regs.arg(0))) | 1)
+
+    name = "fault"
+    expected = bare(name)
+    probes: list[Any] = []
+
+    def register(target: Any) -> None:
+        for function in ("touch", "touch_first"):
+            try:
+                probes.append(target.kprobe(place(name, function))(handler))
+            except sidestep.ProbeError:
+                continue
+
+    def check() -> None:
+        assert all(probe.faults == probe.hits for probe in probes)
+
+    outcome = run_under(sidestep, run(build(name), "wait"), register, check)
+    assert comparable(outcome) == comparable(expected), str(outcome)
+    assert read.value == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "functions"),
+    [("hammered", 0, ("f_000", "called")), ("forkthreads", 2000, ("work", "in_child"))],
+)
+def test_handlers_come_and_go(
+    sidestep: ModuleType, build: Builder, run: Run, name: str, size: int, functions: tuple[str, ...]
+) -> None:
+    """Inlined ones, called ones, and such as call routines, while threads are in them."""
+    counter, table = api.Counter(), api.Hash(64)
+
+    @native
+    def short(p, regs):  # type: ignore[no-untyped-def]
+        counter.add(1)
+
+    @native
+    def long(p, regs):  # type: ignore[no-untyped-def]
+        counter.add(1)
+        table[regs.arg(0) & 15] += u64(read_u8(regs.sp)) & 1
+        if regs.arg(0) & 0xFFF == 0:
+            emit(Happened(value=regs.arg(0), thread=tid(), small=0))
+
+    running = run(build(name), str(size), "wait", time_limit=90)
+    running.expect("ready")
+    hits = 0
+    with attached(sidestep, running.pid) as target:
+
+        def come_and_go() -> int:
+            places = [place(name, function) for function in functions]
+            probes = [api.Kprobe(where, pre_handler=each) for where in places for each in (short, long)]
+            target.register_kprobes(probes)
+            target.unregister_kprobes(probes)
+            return sum(probe.hits for probe in probes)
+
+        come_and_go()  # the handlers are compiled
+        running.send()
+        for _ in range(ROUNDS):
+            hits += come_and_go()
+        if size == 0:
+            running.send()
+        run_until_done(running)
+        assert counter.value == hits
+    assert nothing_left(running.pid)
+    running.send()
+    outcome = running.finish()
+    assert outcome.status == 0, str(outcome)
+    assert "wrong 0" in outcome.output, str(outcome)
+    assert hits
+    assert counter.value == hits
+
+
+SCRIPT = """
+import sys
+print("ready", flush=True); sys.stdin.readline()
+table = {str(n): [n] * (n % 50) for n in range(20000)}
+print(sum(map(len, table.values())), sorted(table)[:5], flush=True)
+print("done", flush=True); sys.stdin.readline()
+"""
+
+
+def test_one_handler_on_all_functions_of_libc(sidestep: ModuleType, run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    running = run(sys.executable, script)
+    running.expect("ready")
+    counter, by_place = api.Counter(), api.Hash(8192)
+
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        counter.add(1)
+        by_place[p.addr] += 1
+
+    with attached(sidestep, running.pid) as target:
+        batch = target.kprobe("libc:*")(handler)
+        assert len(batch.probes) > 1000
+        running.send()
+        running.expect(f"{sum(n % 50 for n in range(20000))} ['0', '1', '10', '100', '1000']")
+        running.expect("done")
+        target.enabled = False
+        hits = {probe.addr: probe.hits for probe in batch.probes if probe.hits}
+        assert counter.value == sum(probe.hits for probe in batch.probes)
+        assert by_place.to_dict() == hits
+        assert not sum(probe.faults for probe in batch.probes)
+    assert nothing_left(running.pid)
+    running.send()
+    assert running.finish().status == 0
+
+
+def test_a_map_of_another_session(sidestep: ModuleType, build: Builder, run: Run) -> None:
+    counter = api.Counter()
+
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        counter.add(1)
+
+    first, second = (run(build("threads"), "wait") for _ in range(2))
+    first.expect("ready")
+    second.expect("ready")
+    with attached(sidestep, first.pid) as target:
+        target.kprobe("threads:work")(handler)
+        with attached(sidestep, second.pid) as other:
+            with pytest.raises(sidestep.ProbeError, match="belongs to another session") as caught:
+                other.kprobe("threads:work")(handler)
+            assert caught.value.reason.name == "map-in-use"
+            assert not other.probes
+
+
+def test_a_loop_without_end_is_ended(sidestep: ModuleType, build: Builder, run: Run, bare: Bare) -> None:
+    @native(fuel=100)
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        while True:
+            pass
+
+    name = "threads"
+    probes: list[Any] = []
+    outcome = run_under(
+        sidestep,
+        run(build(name), "wait"),
+        lambda target: probes.append(target.kprobe(place(name, "work"))(handler)),
+        lambda: None,
+    )
+    assert comparable(outcome) == comparable(bare(name)), str(outcome)
+    assert probes[0].faults == probes[0].hits == counts(bare(name))["work"]
+
+
+def test_a_full_hash_counts_what_it_drops(sidestep: ModuleType, build: Builder, run: Run) -> None:
+    table = api.Hash(8)
+
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        table[regs.arg(0)] += 1
+
+    name, size = "threads", 1000
+    run_under(
+        sidestep,
+        run(build(name), str(size), "wait"),
+        lambda target: target.kprobe(place(name, "work"))(handler),
+        lambda: None,
+    )
+    assert sum(table.to_dict().values()) + table.drops == 8 * size
+    assert set(table.to_dict().values()) == {8}
+    assert table.drops
