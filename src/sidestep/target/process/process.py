@@ -228,10 +228,9 @@ class Process:
             patterns = (*remote.RESTORERS, remote.POP_RAX_RET)
             if self.memory.read_available(found.restorer or found.pop_rax, 9).startswith(patterns):
                 return found
-        ranges = [(m.start, m.end) for m in maps if "x" in m.perms and m.inode]
         # The C library has both; it is seldom the first mapping.
-        ranges.sort(key=lambda r: not any(m.start == r[0] and "libc" in m.path for m in maps))
-        self._gadgets = remote.find_gadgets(self.memory, ranges)
+        code = sorted((m for m in maps if "x" in m.perms and m.inode), key=lambda m: "libc" not in m.path)
+        self._gadgets = remote.find_gadgets(self.memory, [(m.start, m.end) for m in code])
         return self._gadgets
 
     # Life and death
