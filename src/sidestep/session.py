@@ -12,7 +12,8 @@ from sidestep.ending import ending
 from sidestep.errors import ProbeError, Refusal, SidestepError, TargetError
 from sidestep.events.decode import Event
 from sidestep.kprobes.listing import list_probes
-from sidestep.kprobes.manager import KprobeManager, Progress, Request
+from sidestep.kprobes.manager import KprobeManager, Progress
+from sidestep.kprobes.placer import Request
 from sidestep.kprobes.places import Places
 from sidestep.kprobes.registry import Registry
 from sidestep.kprobes.stream import EventStream
@@ -311,7 +312,7 @@ class Target:
             stream = EventStream(
                 memoryview(rings.view), self._engine.ring_count, self._engine.ring_size, self.symbolize
             )
-            manager.on_event_added, manager.on_events_gone = stream.add, stream.remove
+            manager.placer.on_event_added, manager.on_events_gone = stream.add, stream.remove
             manager.on_rings_left = stream.settle
             self._stream = stream
         return self._stream
@@ -338,7 +339,7 @@ class Target:
     @property
     def lost(self) -> int:
         """Events of all probes, and of all native handlers, that found their ring full."""
-        by_handlers = 0 if self._manager is None else self._manager.lost_by_handlers
+        by_handlers = 0 if self._manager is None else self._manager.placer.lost_by_handlers
         return sum(probe.lost for probe in self.probes) + by_handlers
 
     # The end

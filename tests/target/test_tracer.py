@@ -186,8 +186,8 @@ def test_a_probe_that_fails_takes_no_index(sidestep: ModuleType, build: Builder,
         for _ in range(3):
             with pytest.raises(sidestep.ProbeError):
                 target.trace(f"count:work {arrays} if a == 3")
-        manager = target._manager
-        assert sorted(manager._free_indexes) == list(range(manager._next_index))
+        indexes = target._manager.placer.indexes
+        assert sorted(indexes._free) == list(range(indexes.highest))
 
 
 def test_a_failure_behind_the_scenes_is_told(
@@ -204,7 +204,7 @@ def test_a_failure_behind_the_scenes_is_told(
         raise ValueError("a block that cannot be")
 
     monkeypatch.setattr(manager.counters, "ended", ended)
-    manager._keeper.join()
+    manager._keeper._thread.join()
     with pytest.raises(SidestepError, match="a block that cannot be"):
         target.detach()
     assert not differences(before, read_state(running.pid))

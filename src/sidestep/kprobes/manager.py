@@ -5,29 +5,26 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sidestep import collector, errors
 from sidestep.address import Range
 from sidestep.arch.x86_64 import detour
-from sidestep.arch.x86_64.handlers import NativeCall
 from sidestep.errors import ProbeError, Refusal, TargetError
 from sidestep.events import layout
 from sidestep.events.counters import Counters
-from sidestep.events.record import EventProgram
+from sidestep.kprobes.keeper import Keeper
+from sidestep.kprobes.placer import Placer, Request
 from sidestep.kprobes.places import Places
 from sidestep.kprobes.registry import Placed, Plan, Registry
 from sidestep.probes import Kprobe, Native, Record
-from sidestep.safety.region import Placement
-from sidestep.symbols.resolve import Location
 from sidestep.target.base import Change, Detour, Engine, Label
 from sidestep.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
-    from sidestep.kprobes.handlers import Handlers
+    pass
 
 Progress = Callable[[str, int, int], None]
 ROOM_FOR_BUFFER = 160  # bytes of a usual buffer, to make one arena for a whole batch
@@ -44,14 +41,6 @@ class Refused:
     refusal: Refusal
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A probe to be registered, where its location is known already (from a glob) with that."""
-
-    probe: Kprobe
-    location: Location | None = None
-
-
 class KprobeManager:
     """The probes of one target. Everything may be called from any thread; calls are serialised."""
 
@@ -59,18 +48,12 @@ class KprobeManager:
         self.engine, self.places, self.registry = engine, places, registry
         self._view = memoryview(engine.view)
         self.counters = Counters(self._view)
-        self.on_event_added: Callable[[EventProgram], None] = lambda program: None
         self.on_events_gone: Callable[[Sequence[int]], None] = lambda indexes: None
         self.on_rings_left: Callable[[Sequence[int]], None] = lambda rings: None
         self.lock = threading.RLock()
-        self._closing = threading.Event()
         self._removed = False
-        self._keeper_failure: Exception | None = None
-        self._keeper = threading.Thread(target=self._keep, name="sidestep-keeper", daemon=True)
-        self._keeper.start()
-        self._next_index = 0
-        self._handlers: Handlers | None = None
-        self._free_indexes: list[int] = []
+        self.placer = Placer(engine, places, self.counters)
+        self._keeper = Keeper(self.lock, self._take_back_blocks)
 
     # Registration
 
@@ -128,100 +111,7 @@ class KprobeManager:
         probe = request.probe
         if probe.registered or probe in self.registry:
             raise ProbeError(probe.name, errors.ALREADY_REGISTERED)
-        location = request.location or self.places.locate(probe)
-        verdict = self.places.verdict(location)
-        if isinstance(verdict, Refusal):
-            if verdict.reason is errors.FOREIGN_BYTES and not self.engine.alive:
-                raise TargetError("the target", errors.PROCESS_GONE, "it ended while probes were placed")
-            raise ProbeError(location.place, verdict.reason, verdict.detail)
-        recorded = probe.action if isinstance(probe.action, Record) else None
-        native = probe.action if isinstance(probe.action, Native) else None
-        action: detour.Action
-        two = native is not None or (recorded is not None and recorded.filtered)
-        with self._taken_indexes(2 if two else 1) as indexes:
-            index, second = indexes[0], indexes[1] if two else None
-            if native is not None:
-                assert second is not None
-                action = self._native_call(native.handler, index, second, location, verdict)
-            elif recorded is not None:
-                program = self._program(recorded, index, second, location, verdict)
-                if recorded.emit:
-                    self.on_event_added(program)
-                action = detour.Record(program, recorded.emit)
-            else:
-                action = detour.Count(index)
-        probe.addr, probe.symbol, probe.offset = verdict.address, location.symbol, location.offset
-        probe.module = location.module.name
-        probe.method, probe.why, probe.note = verdict.tactic, "; ".join(verdict.notes) or None, location.note
-        return Placed(probe, index, location, verdict, action, second)
-
-    def _native_call(
-        self, handler: Any, index: int, faults: int, location: Location, placement: Placement
-    ) -> NativeCall:
-        near = self.places.span(location.module)
-        at_entry = self.places.is_entry(location, placement)
-        call = self.handlers.call(handler, near, index, faults, placement.address, at_entry)
-        if call.leaves and not at_entry:
-            detail = "a handler that returns true, elsewhere than at a function's entry"
-            raise ProbeError(location.symbol, errors.NOT_SUPPORTED, detail)
-        return call
-
-    def _program(
-        self, action: Record, index: int, matched: int | None, location: Location, placement: Placement
-    ) -> EventProgram:
-        spec = action.spec
-        return EventProgram(
-            index=index,
-            name=spec.event or location.symbol,
-            where=f"{location.symbol}+{location.offset:#x}",
-            arguments=spec.arguments,
-            condition=spec.condition,
-            tids=None if action.tid is None else frozenset((action.tid,)),
-            comms=() if action.comm is None else (action.comm.encode(),),
-            stack_depth=action.stack_depth,
-            string_limit=action.string_limit,
-            at_entry=self.places.is_entry(location, placement),
-            matched_index=matched,
-            address=placement.address,
-        )
-
-    @contextmanager
-    def _taken_indexes(self, count: int) -> Iterator[list[int]]:
-        """Indexes of counters, given back if the `with` fails."""
-        taken: list[int] = []
-        try:
-            taken += (self._take_index() for _ in range(count))
-            yield taken
-        except BaseException:
-            self._free_indexes += reversed(taken)
-            raise
-
-    @property
-    def handlers(self) -> Handlers:
-        """The native handlers; their compiler is imported when the first one is registered."""
-        if self._handlers is None:
-            from sidestep.kprobes.handlers import Handlers
-
-            self._handlers = Handlers(self.engine, self.counters, self._take_indexes, self._announce)
-        return self._handlers
-
-    @property
-    def lost_by_handlers(self) -> int:
-        """Events that native handlers emitted and that found their ring full."""
-        return 0 if self._handlers is None else self._handlers.lost
-
-    def _announce(self, program: EventProgram) -> None:
-        self.on_event_added(program)
-
-    def _take_index(self) -> int:
-        return self._free_indexes.pop() if self._free_indexes else self._take_indexes(1)
-
-    def _take_indexes(self, count: int) -> int:
-        """The first of so many counters in a row."""
-        if self._next_index + count > layout.PROBE_CAPACITY:
-            raise ProbeError("kprobe", errors.TOO_MANY_PROBES, f"{layout.PROBE_CAPACITY} counters")
-        self._next_index += count
-        return self._next_index - count
+        return self.placer.place(request)
 
     def _arm(self, added: list[Placed], partly: bool, progress: Progress | None) -> list[Refused]:
         """Arm what was added; what the stop refuses is tried again a few times, then raised or left out."""
@@ -360,7 +250,7 @@ class KprobeManager:
         with self.counters.fixed_blocks():
             for index in indexes:
                 self.counters.clear(index)
-        self._free_indexes += reversed(indexes)
+        self.placer.indexes.give_back(indexes)
 
     def switch(self, probes: Sequence[Kprobe], disabled: bool) -> None:
         """Enable or disable probes. Raises ProbeError NOT_REGISTERED before anything is changed."""
@@ -413,38 +303,25 @@ class KprobeManager:
     def _remove_all(self) -> list[str]:
         self._removed = True
         problems = self.engine.remove(list(self.registry.detours.values()))
-        if self._keeper_failure is not None:
-            problems.append(f"counters of ended processes were not given to others: {self._keeper_failure!r}")
+        if self._keeper.failure is not None:
+            problems.append(f"counters of ended processes were not given to others: {self._keeper.failure!r}")
         self._release(list(self.registry))
-        if self._handlers is not None:
-            self._handlers.release()
+        self.placer.release()
         self.registry.clear()
         return problems
 
-    def _keep(self) -> None:
-        """Now and then give the counter blocks of processes that have ended to others."""
-        while not self._closing.wait(KEEPING_INTERVAL):
-            if not self.lock.acquire(blocking=False):
-                continue  # whoever has it may wait for this thread in `close`
-            try:
-                if not self._closing.is_set() and self.engine.shares_pid_namespace:
-                    self._take_back_blocks()
-            except Exception as error:
-                self._keeper_failure = error
-                return
-            finally:
-                self.lock.release()
-
     def _take_back_blocks(self) -> None:
+        """Give the counter blocks of processes that have ended to others."""
+        if not self.engine.shares_pid_namespace:
+            return
         for pid, blocks in self.counters.ended(self.engine.is_alive).items():
             rings = [layout.thread_ring(block, self.engine.cpus) for block in blocks]
             self.on_rings_left([ring for ring in rings if ring is not None])
-            self.counters.retire(pid, self._next_index)
+            self.counters.retire(pid, self.placer.indexes.highest)
 
     def close(self) -> None:
         """Let go of the shared memory."""
-        self._closing.set()
-        self._keeper.join()
+        self._keeper.close()
         self.counters.close()
         self._view.release()
         self.engine.close()

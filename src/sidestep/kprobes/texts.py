@@ -8,7 +8,8 @@ from functools import partial
 
 from sidestep import errors
 from sidestep.errors import ProbeError
-from sidestep.kprobes.manager import KprobeManager, Progress, Refused, Request
+from sidestep.kprobes.manager import KprobeManager, Progress, Refused
+from sidestep.kprobes.placer import Request
 from sidestep.kprobes.places import Places
 from sidestep.probes import Kprobe
 from sidestep.spec import ProbeSpec
