@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from sidestep import errors, private_files
+from sidestep.compiler import llvm
 from sidestep.compiler.helper import HELPER
 from sidestep.compiler.ir import Function
 from sidestep.compiler.lower import Lowered, lower
@@ -18,8 +19,8 @@ from sidestep.errors import ProbeError
 
 KIND = "handlers"
 LARGEST_CODE = 16 << 10
-MAGIC = b"SDSTNAT2"
-_HEAD = struct.Struct("<8s32sIIII")
+MAGIC = b"SDSTNAT3"
+_HEAD = struct.Struct("<8s32s32sIIII")  # magic, key, digest of the rest; entry, size; two lengths
 _REFERENCE = struct.Struct("<Iq32s")
 
 
@@ -51,11 +52,11 @@ def compile_native(function: Function) -> Compiled:
 
 @cache
 def _versions() -> str:
-    """What machine code depends on beside its text: LLVM, and the processor."""
+    """What machine code depends on beside its text: LLVM, how it is asked, and the processor."""
     with Path("/proc/cpuinfo").open() as lines:
         processor = [line for line in lines if line.startswith(("model name", "flags"))][:2]
     try:
-        return f"{metadata.version('llvmlite')}\0{processor}"
+        return f"{metadata.version('llvmlite')}\0{Path(llvm.__file__).read_text()}\0{processor}"
     except metadata.PackageNotFoundError as error:
         raise ProbeError("native handler", errors.NO_COMPILER) from error
 
@@ -64,15 +65,24 @@ def _kept(key: bytes) -> Code | None:
     raw = private_files.load(KIND, key.hex())
     if raw is None or len(raw) < _HEAD.size:
         return None
-    magic, stored, entry, length, size, count = _HEAD.unpack_from(raw)
-    if magic != MAGIC or stored != key or len(raw) != _HEAD.size + size + count * _REFERENCE.size:
+    magic, stored, digest, entry, length, size, count = _HEAD.unpack_from(raw)
+    body = raw[_HEAD.size :]
+    if magic != MAGIC or stored != key or len(body) != size + count * _REFERENCE.size:
         return None
-    found = _REFERENCE.iter_unpack(raw[_HEAD.size + size :])
+    if digest != _digest(body, entry, length):
+        return None
+    found = _REFERENCE.iter_unpack(body[size:])
     references = [Reference(offset, name.rstrip(b"\0").decode(), addend) for offset, addend, name in found]
-    return Code(raw[_HEAD.size : _HEAD.size + size], entry, length, tuple(references))
+    return Code(body[:size], entry, length, tuple(references))
 
 
 def _keep(key: bytes, code: Code) -> None:
-    head = _HEAD.pack(MAGIC, key, code.entry, code.size, len(code.code), len(code.references))
     references = [_REFERENCE.pack(each.offset, each.addend, each.symbol.encode()) for each in code.references]
-    private_files.store(KIND, key.hex(), b"".join([head, code.code, *references]))
+    body = b"".join([code.code, *references])
+    digest = _digest(body, code.entry, code.size)
+    head = _HEAD.pack(MAGIC, key, digest, code.entry, code.size, len(code.code), len(code.references))
+    private_files.store(KIND, key.hex(), head + body)
+
+
+def _digest(body: bytes, entry: int, length: int) -> bytes:
+    return hashlib.sha256(struct.pack("<II", entry, length) + body).digest()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from typing import IO
 
 from sidestep import errors
 from sidestep.compiler import llvm
@@ -27,20 +28,34 @@ class Helper:
             process = self._started()
             assert process.stdin is not None
             assert process.stdout is not None
-            raw = text.encode()
             try:
-                process.stdin.write(LENGTH.pack(len(raw)) + raw)
-                process.stdin.flush()
-                head = process.stdout.read(LENGTH.size)
-                answer = process.stdout.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else b""
-            except BrokenPipeError:
-                answer = b""
-            if not answer:
+                answer = self._ask(process.stdin, process.stdout, text.encode())
+            except BaseException:  # the rest of the answer is not for the next request
+                process.kill()
                 self._stop()
-                raise ProbeError("native handler", errors.COMPILER_FAILED, "its process ended")
+                raise
+            if answer is None:
+                self._stop()
+                detail = "its process ended (an internal error)"
+                raise ProbeError("native handler", errors.COMPILER_FAILED, detail)
         if answer[:1] != OK:
             raise ProbeError("native handler", errors.COMPILER_FAILED, answer[1:].decode(errors="replace"))
         return answer[1:]
+
+    @staticmethod
+    def _ask(requests: IO[bytes], answers: IO[bytes], raw: bytes) -> bytes | None:
+        """The answer; None if the process ended before it was complete."""
+        try:
+            requests.write(LENGTH.pack(len(raw)) + raw)
+            requests.flush()
+        except BrokenPipeError:
+            return None
+        head = answers.read(LENGTH.size)
+        if len(head) != LENGTH.size:
+            return None
+        (size,) = LENGTH.unpack(head)
+        answer = answers.read(size)
+        return answer if answer and len(answer) == size else None
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:

@@ -13,6 +13,7 @@ RELOCATION = struct.Struct("<QQq")
 SHT_PROGBITS, SHT_SYMTAB, SHT_RELA = 1, 2, 4
 SHF_ALLOC, SHF_EXECUTABLE = 2, 4
 R_X86_64_64 = 1
+ADDRESS_SIZE = 8
 
 
 class ObjectError(ValueError):
@@ -62,9 +63,15 @@ class _Section(NamedTuple):
 def read_object(data: bytes, entry: str = "handler") -> Code:
     """The one code section of an object file. Raises ObjectError for anything that cannot be placed."""
     try:
-        return _read(data, entry)
-    except struct.error as error:
+        code = _read(data, entry)
+    except ObjectError:
+        raise
+    except (struct.error, IndexError, ValueError, OverflowError) as error:
         raise ObjectError("a damaged object file") from error
+    inside = all(0 <= each.offset <= len(code.code) - ADDRESS_SIZE for each in code.references)
+    if not inside or code.entry + code.size > len(code.code):
+        raise ObjectError("a damaged object file")
+    return code
 
 
 def _read(data: bytes, entry: str) -> Code:
