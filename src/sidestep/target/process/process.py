@@ -199,6 +199,8 @@ class Process:
                 with suspension.window(), stopped(self.pid, self._sharers, self._waits) as stop:
                     self._check_same_program()
                     return function(Window(self, stop))
+            except ProcessLookupError as error:  # of a ptrace request: it was killed
+                raise TargetError(f"process {self.pid}", errors.PROCESS_GONE) from error
             finally:
                 if stop is not None and stop.exit_status is not None:
                     self.exit = Exit.from_status(stop.exit_status)

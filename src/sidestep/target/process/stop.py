@@ -51,8 +51,10 @@ class StoppedThread:
         self.changed = True
 
     def write_back(self) -> None:
+        """One that was killed executes nothing more, so it needs none."""
         if self.changed and self._registers is not None:
-            ptrace.set_registers(self.tid, self._registers)
+            with suppress(ProcessLookupError):
+                ptrace.set_registers(self.tid, self._registers)
             self.changed = False
 
     def forget(self) -> None:
@@ -83,11 +85,8 @@ class Stop:
             raise TargetError(f"process {self.pid}", errors.PROCESS_GONE)
 
     def write_back(self) -> None:
-        for thread in list(self.threads.values()):
-            try:
-                thread.write_back()
-            except ProcessLookupError:
-                self.thread_exited(thread.tid)
+        for thread in self.threads.values():
+            thread.write_back()
 
     def thread_exited(self, tid: int) -> None:
         """Reap a traced thread that was killed, so that its process can be waited for."""
