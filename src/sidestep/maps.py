@@ -45,13 +45,15 @@ def overlapping(mappings: Sequence[Mapping], start: int, end: int) -> Sequence[M
 
 
 def read_maps(pid: int) -> list[Mapping]:
-    """In the order of addresses. Raises TargetError PROCESS_GONE; empty for a zombie or a kernel thread."""
+    """In the order of addresses. Raises TargetError PROCESS_GONE, also when it has no memory any more."""
     try:
         raw = read_raw_maps(pid)
     except (FileNotFoundError, ProcessLookupError) as error:
         raise TargetError(f"process {pid}", errors.PROCESS_GONE) from error
     except PermissionError as error:
         raise TargetError(f"process {pid}", errors.NO_PERMISSION) from error
+    if not raw:
+        raise TargetError(f"process {pid}", errors.PROCESS_GONE)
     return parse_maps(raw)
 
 

@@ -187,3 +187,12 @@ def test_detaching_while_a_vfork_child_sleeps(
     assert not remains(before, read_state(running.pid))
     running.send()
     assert running.finish().status == 0
+
+
+def test_who_has_no_memory_shares_none(build: Builder, run: Run) -> None:
+    """A process that has ended and a kernel thread: neither has any."""
+    running = run(build("count"), "wait")
+    running.expect("ready")
+    os.kill(running.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)
+    assert not sharers.sharing(running.pid, sharers.all_processes())

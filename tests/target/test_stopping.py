@@ -10,11 +10,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 
 from harness.build import Builder
+from harness.probing import attached
+from harness.programs import counts
 from harness.running import Running
+from harness.untouched import differences, read_state
 from sidestep import errors
 from sidestep.address import Range
 from sidestep.errors import TargetError
@@ -24,6 +28,7 @@ from sidestep.target.process.launch import launch
 from sidestep.target.process.process import Process, Window, attach
 
 Run = Callable[..., Running]
+STOPS = 200
 GETPID, GETTID, GETPPID = 39, 186, 110
 
 CONTROLLER = """
@@ -58,19 +63,102 @@ def test_a_borrowed_thread_runs_system_calls_and_goes_on(build: Builder, run: Ru
     assert running.finish().status == 0
 
 
-@pytest.mark.parametrize("name", ["epoll", "futex", "sigwait", "messages"])
+@pytest.mark.parametrize(
+    "name", ["epoll", "futex", "limited_waits", "messages", "polling", "read_tty", "sigwait"]
+)
 def test_a_stop_does_not_show_in_system_calls(build: Builder, run: Run, name: str) -> None:
-    bare, stopped = run(build(name), "1"), run(build(name), "1")
+    bare, stopped = run(build(name)), run(build(name))
     process = attach(stopped.pid)
     for running in (bare, stopped):
-        time.sleep(0.1)  # blocked by now, or not yet: both must look the same
+        running.expect("blocking")
         if running is stopped:
-            for _ in range(20):
+            for _ in range(STOPS):
                 process.in_window(borrow)
+        running.send()
         running.send()
         running.close_input()
     process.close()
     assert stopped.finish() == bare.finish()
+
+
+@pytest.mark.parametrize("name", ["nanosleep", "sleeping"])
+def test_a_stop_does_not_show_in_sleeps(build: Builder, run: Run, name: str) -> None:
+    """They end not too early, nor with an error, nor do they start over."""
+    bare, stopped = run(build(name)), run(build(name), "1500")
+    process = attach(stopped.pid)
+    stopped.expect("blocking")
+    for _ in range(STOPS):
+        process.in_window(borrow)
+    process.close()
+    assert stopped.finish() == bare.finish()
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("queued_signals", "3000"), ("signals", "300"), ("threadstorm", "1000")]
+)
+def test_nothing_is_lost_under_many_stops(build: Builder, run: Run, name: str, size: str) -> None:
+    """Signals come once and in order; threads come and go."""
+    bare, stopped = run(build(name), size), run(build(name), size, "wait")
+    stopped.expect("ready")
+    process = attach(stopped.pid)
+    stopped.send()
+    stops = 0
+    while stopped.next_line(patience=0) == "" and stops < 5 * STOPS:
+        process.in_window(borrow)
+        stops += 1
+    process.close()
+    stopped.send()
+    outcome = stopped.finish()
+    assert outcome.status == 0, str(outcome)
+    lines = [line for line in fixed_lines(outcome.output) if line not in ("ready", "done")]
+    assert lines == fixed_lines(bare.finish().output)
+    assert stops
+
+
+def test_a_thousand_threads_are_stopped(build: Builder, run: Run) -> None:
+    running = run(build("thousand"))
+    running.expect("blocking")
+    process = attach(running.pid)
+    for _ in range(5):
+        assert process.in_window(lambda window: len(window.stop.threads)) == 1001
+        assert process.in_window(borrow)[0] == running.pid
+    process.close()
+    running.send()
+    assert running.finish().status == 0
+
+
+def test_probes_come_and_go_in_a_stopped_process(sidestep: ModuleType, build: Builder, run: Run) -> None:
+    """Job control has stopped it: it goes on by SIGCONT only."""
+    running = run(build("threads"), "wait")
+    running.expect("ready")
+    os.kill(running.pid, signal.SIGSTOP)
+    os.waitpid(running.pid, os.WUNTRACED)
+    before = read_state(running.pid)
+
+    def stands() -> bool:
+        return {procfs.thread_state(running.pid, tid) for tid in procfs.threads(running.pid)} == {"T"}
+
+    with attached(sidestep, running.pid) as target:
+        (probe,) = target.count("threads:work").probes
+        assert stands()
+        target.unregister_kprobe(probe)
+        assert stands()
+    assert stands()
+    assert not differences(before, read_state(running.pid))
+    with attached(sidestep, running.pid) as target:
+        (probe,) = target.count("threads:work").probes
+        os.kill(running.pid, signal.SIGCONT)
+        running.send()
+        running.expect("done")
+        os.kill(running.pid, signal.SIGSTOP)
+        os.waitpid(running.pid, os.WUNTRACED)
+        assert probe.hits
+    assert stands()
+    os.kill(running.pid, signal.SIGCONT)
+    running.send()
+    outcome = running.finish()
+    assert outcome.status == 0
+    assert probe.hits == counts(outcome)["work"]
 
 
 @pytest.mark.parametrize("name", ["vectors", "signals", "threads", "epoll"])

@@ -21,7 +21,7 @@ from sidestep.target.process.memory import ProcessMemory
 
 pytestmark = pytest.mark.process
 
-STRIDE = 5  # every fifth step in each test
+STRIDE = 61  # of all steps, these are taken
 GONE = (errors.PROCESS_GONE, errors.NO_SUCH_PROCESS, errors.ZOMBIE)
 
 
@@ -46,8 +46,7 @@ def steps(first: int) -> itertools.count[int]:
     return itertools.count(first, STRIDE)
 
 
-@pytest.mark.parametrize("name", ["count", "threads"])
-@pytest.mark.parametrize("first", range(1, STRIDE + 1))
+@pytest.mark.parametrize(("name", "first"), [("count", 1), ("threads", 21)])
 def test_killed_before_any_step(
     sidestep: ModuleType, build: Builder, tmp_path: Path, name: str, first: int
 ) -> None:

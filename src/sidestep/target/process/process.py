@@ -10,6 +10,7 @@ import signal
 import subprocess
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -138,17 +139,18 @@ class Window:
         Others (those of coroutines lie in the heap) could have somebody else's data right below.
         """
         stacks: dict[int, int] = {}
+        maps = self.maps
+        starts = [mapping.start for mapping in maps]
         for thread in self.stop:
             pointer = thread.registers.rsp
-            for below, mapping in zip([None, *self.maps], self.maps, strict=False):
-                if mapping.start <= pointer < mapping.end:
-                    guarded = (
-                        below is not None and below.end == mapping.start and below.perms.startswith("---")
-                    )
-                    usable = mapping.perms.startswith("rw") and (mapping.path == "[stack]" or guarded)
-                    if usable and pointer - mapping.start >= SIGNAL_FRAME_ROOM:
-                        stacks[thread.tid] = mapping.start
-                    break
+            at = bisect_right(starts, pointer) - 1
+            if at < 0 or pointer >= maps[at].end:
+                continue
+            mapping, below = maps[at], maps[at - 1] if at else None
+            guarded = below is not None and below.end == mapping.start and below.perms.startswith("---")
+            usable = mapping.perms.startswith("rw") and (mapping.path == "[stack]" or guarded)
+            if usable and pointer - mapping.start >= SIGNAL_FRAME_ROOM:
+                stacks[thread.tid] = mapping.start
         return stacks
 
 

@@ -17,7 +17,8 @@ from sidestep.address import PAGE
 from sidestep.errors import Refusal, TargetError
 from sidestep.target.process.syscalls import Syscall
 
-PF_FORKNOEXEC, PF_KTHREAD = 0x40, 0x00200000  # <linux/sched.h>
+PF_EXITING, PF_FORKNOEXEC, PF_KTHREAD = 0x4, 0x40, 0x00200000  # <linux/sched.h>
+WITHOUT_MEMORY = PF_EXITING | PF_KTHREAD
 YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 YAMA = {
     "1": "only its parents may trace it",

@@ -47,12 +47,17 @@ def all_processes() -> Iterable[int]:
 
 
 def sharing(tid: int, candidates: Iterable[int]) -> set[int]:
-    """The processes of those candidates (of which some may be threads) that run in the memory of a thread."""
+    """The processes of those candidates (of which some may be threads) that run in the memory of a thread.
+
+    One that is ending has no memory, and neither have kernel threads: the kernel calls that the same.
+    """
     found: set[int] = set()
     for candidate in candidates:
         if procfs.share_memory(tid, candidate):
             try:
-                found.add(procfs.read_status(candidate).thread_group)
+                status = procfs.read_status(candidate)
             except TargetError:
                 continue  # it has ended
+            if not status.flags & procfs.WITHOUT_MEMORY:
+                found.add(status.thread_group)
     return found

@@ -70,6 +70,7 @@ class Stop:
         self.pid, self.waits = pid, waits
         self.threads: dict[int, StoppedThread] = {}
         self.process_of: dict[int, int] = {}  # of each thread that was attached
+        self.killed: list[int] = []
         self.exit_status: int | None = None
 
     def __iter__(self) -> Iterator[StoppedThread]:
@@ -89,14 +90,30 @@ class Stop:
             thread.write_back()
 
     def thread_exited(self, tid: int) -> None:
-        """Reap a traced thread that was killed, so that its process can be waited for."""
+        """It was killed: see `reap`."""
         self.threads.pop(tid, None)
+        self.killed.append(tid)
+
+    def reap(self) -> None:
+        """Wait for the end of threads that were killed: until then they are still traced by us. The first
+        thread of a process ends as the last one."""
+        deadline = time.monotonic() + PATIENCE
+        waiting, self.killed = self.killed, []
+        while waiting and time.monotonic() < deadline:
+            waiting = [tid for tid in waiting if not self._has_been_reaped(tid)]
+            if waiting:
+                time.sleep(50e-6)
+
+    def _has_been_reaped(self, tid: int) -> bool:
         try:
             status = ptrace.wait(tid)
-        except OSError:
-            return
-        if status is not None and tid == self.pid:
+        except ChildProcessError:
+            return True
+        if status is None or os.WIFSTOPPED(status & 0xFFFF):
+            return False
+        if tid == self.pid:
             self.exit_status = status
+        return True
 
 
 @contextmanager
@@ -304,5 +321,6 @@ def release(stop: Stop) -> None:
         except OSError as error:
             failed = error
     stop.threads.clear()
+    stop.reap()
     if failed is not None:
         raise StillAttachedError(f"process {stop.pid}", errors.NOT_LET_GO, str(failed)) from failed
