@@ -17,7 +17,7 @@ from pathlib import Path
 from figures import Row, table
 from victims import CPUS, HERE, end_orderly
 
-SUBJECTS = ("hit", "batch", "scale", "start", "footprint", "reader")
+SUBJECTS = ("hit", "handlers", "batch", "scale", "start", "footprint", "reader")
 README = HERE / "README.md"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 BUSY = 0.3  # load average above which the figures are doubtful

@@ -82,6 +82,74 @@ static uint64_t call_malloc(uint64_t calls)
     return calls;
 }
 
+/* What the handlers of handlers.py do, written in C: `work` with that before it. */
+
+#define SLOTS 2048
+#define HASHED 1000
+#define RING (1 << 16)
+
+static __thread uint64_t c_count, c_buckets[65];
+static _Atomic uint64_t c_keys[SLOTS], c_values[SLOTS];
+static __thread uint64_t c_ring[RING / 8], c_head;
+
+__attribute__((noinline)) static void c_counter(uint64_t first) { (void)first, c_count++; }
+
+__attribute__((noinline)) static void c_histogram(uint64_t first)
+{
+    c_buckets[first ? 64 - __builtin_clzll(first) : 0]++;
+}
+
+__attribute__((noinline)) static void c_hash(uint64_t first)
+{
+    uint64_t key = first % HASHED + 1;
+    for (uint64_t slot = key * 0x9E3779B97F4A7C15u >> 53;; slot = (slot + 1) % SLOTS) {
+        uint64_t found = atomic_load_explicit(&c_keys[slot], memory_order_relaxed);
+        if (found == 0 && atomic_compare_exchange_strong(&c_keys[slot], &found, key))
+            found = key;
+        if (found == key) {
+            atomic_fetch_add(&c_values[slot], 1);
+            return;
+        }
+    }
+}
+
+/* Head, time, thread and three fields, as in the rings. */
+__attribute__((noinline)) static void c_event(uint64_t first)
+{
+    uint64_t *record = &c_ring[c_head / 8 % (RING / 8 - 8)];
+    c_head += 48;
+    record[1] = __builtin_ia32_rdtsc();
+    record[2] = (uintptr_t)__builtin_thread_pointer();
+    record[3] = first;
+    record[4] = first * 2;
+    record[5] = 7;
+    *(volatile uint64_t *)record = 1;
+}
+
+__attribute__((noinline)) static void c_filter(uint64_t first)
+{
+    if (first > (uint64_t)1 << 60)
+        c_event(first);
+}
+
+#define WITH(name)                                                                                                \
+    static uint64_t call_##name(uint64_t calls)                                                                   \
+    {                                                                                                             \
+        uint64_t sum = 0;                                                                                         \
+        for (uint64_t call = 0; call < calls; call++) {                                                           \
+            name(call);                                                                                           \
+            __asm__ volatile("" : : : "memory");                                                                  \
+            sum += work(call, sum);                                                                               \
+        }                                                                                                         \
+        return sum;                                                                                               \
+    }
+
+WITH(c_counter)
+WITH(c_histogram)
+WITH(c_hash)
+WITH(c_event)
+WITH(c_filter)
+
 /* Floors: what the machine takes for the instructions that no probe of the kind can do without. */
 
 static uint64_t memory[64] __attribute__((aligned(64)));
@@ -122,6 +190,11 @@ static const struct callable {
     {"work_middle_at", call_work_middle, work_middle_at},
     {"work_text", call_work_text, work_text},
     {"malloc", call_malloc, malloc},
+    {"c_counter", call_c_counter, work},
+    {"c_histogram", call_c_histogram, work},
+    {"c_hash", call_c_hash, work},
+    {"c_event", call_c_event, work},
+    {"c_filter", call_c_filter, work},
     {"floor_nothing", floor_nothing, floor_nothing},
     {"floor_lock_inc", floor_lock_inc, floor_lock_inc},
     {"floor_lock_cmpxchg", floor_lock_cmpxchg, floor_lock_cmpxchg},

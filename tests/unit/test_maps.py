@@ -243,3 +243,19 @@ def test_a_function_that_handlers_call_means_the_same_in_python() -> None:
         below(-1)
     with pytest.raises(sidestep.HandlerError):
         larger(i8(7))
+
+
+def test_annotations_of_what_is_no_number_are_for_type_checkers() -> None:
+    counter = Counter()
+
+    @native
+    def into(target: Counter, amount: u64, regs: Registers) -> None:
+        target.add(amount + regs.di)
+
+    @native
+    def handler(p: Any, regs: Registers) -> None:
+        into(counter, 2, regs)
+        into(amount=5, regs=regs, target=counter)
+
+    handler(None, Registers(di=10))
+    assert counter.value == 27

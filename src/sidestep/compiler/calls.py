@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sidestep.compiler.diagnostics import Source
@@ -352,37 +351,34 @@ class Calls(Expressions):
             wanted = ", ".join(names) or "nothing"
             raise self.error(node, f"`{ast.unparse(node.func)}` takes {wanted}")
         by_name = {parameter.arg: parameter for parameter in parameters}
-        kinds = {
-            name: self._annotation_in(source, function, parameter.annotation)
-            for name, parameter in by_name.items()
-            if parameter.annotation is not None
-        }
         # In the order in which they are written, as Python evaluates them.
-        arguments = {name: self._argument(written, name, kinds) for name, written in given.items()}
+        arguments = {name: self._argument(written, source, by_name[name]) for name, written in given.items()}
         for name in names:
             if name not in arguments:
-                arguments[name] = self._default(source, by_name[name], defaults[name], kinds)
+                arguments[name] = self._default(source, by_name[name], defaults[name])
         in_order = [arguments[name] for name in names]
         return self._inline_source(node, source, owner, names, in_order)
 
-    def _argument(self, written: ast.expr, name: str, kinds: Mapping[str, Type]) -> Operand:
-        if name in kinds:
-            return self.typed(written, kinds[name])
+    def _argument(self, written: ast.expr, source: Source, parameter: ast.arg) -> Operand:
         found = self.operand(written)
+        if isinstance(found, Special | Captured):
+            return found
+        if parameter.annotation is not None:
+            return self.typed(written, self._annotation_in(source, parameter.annotation), found)
         if isinstance(found, Literal):
-            raise self.error(
-                written, f"the type of {found.value} is not known", f"convert it, or annotate `{name}`"
-            )
+            hint = f"convert it, or annotate `{parameter.arg}`"
+            raise self.error(written, f"the type of {found.value} is not known", hint)
         return found
 
-    def _default(self, source: Source, parameter: ast.arg, value: int, kinds: Mapping[str, Type]) -> Operand:
-        kind = kinds.get(parameter.arg)
-        if kind is None and isinstance(value, bool | Integer):
+    def _default(self, source: Source, parameter: ast.arg, value: int) -> Operand:
+        kind: Type | None = None
+        if parameter.annotation is not None:
+            kind = self._annotation_in(source, parameter.annotation)
+        elif isinstance(value, bool | Integer):
             kind = type(value)
         if kind is None:
-            raise source.error(
-                parameter, f"the default value of `{parameter.arg}` has no type", "annotate it"
-            )
+            what = f"the default value of `{parameter.arg}` has no type"
+            raise source.error(parameter, what, "annotate it")
         fits = isinstance(value, bool) if kind is bool else kind.holds(value) and not isinstance(value, bool)
         if not fits:
             raise source.error(parameter, f"the default value {value} is no {kind.__name__}")
@@ -431,9 +427,9 @@ class Calls(Expressions):
             return argument.value
         return self.bare(argument)
 
-    def _annotation_in(self, source: Source, function: Any, node: ast.expr) -> Type:
+    def _annotation_in(self, source: Source, node: ast.expr) -> Type:
         outer = self.scope, self.source
-        self.scope, self.source = Scope(function, "", {}, set()), source
+        self.scope, self.source = Scope(source.function, "", {}, set()), source
         try:
             return self.annotation(node)
         finally:
