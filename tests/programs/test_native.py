@@ -17,6 +17,7 @@ from harness.probing import attached
 from harness.programs import comparable, counts, place, run_until_done
 from harness.running import Outcome, Running
 from sidestep import emit, native, read_u8, read_u64, tid, u64
+from sidestep.target.process.process import Process
 
 Run = Callable[..., Running]
 Bare = Callable[..., Outcome]
@@ -363,6 +364,24 @@ def test_one_handler_on_all_functions_of_libc(sidestep: ModuleType, run: Run, tm
     assert nothing_left(running.pid)
     running.send()
     assert running.finish().status == 0
+
+
+def test_no_function_is_skipped_where_returns_are_checked(
+    sidestep: ModuleType, build: Builder, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        regs.ip = regs.return_address
+        regs.sp += 8
+        return 1
+
+    monkeypatch.setattr(Process, "has_shadow_stack", True)
+    running = run(build("threads"), "wait")
+    running.expect("ready")
+    with attached(sidestep, running.pid) as target:
+        with pytest.raises(sidestep.ProbeError, match="shadow stack"):
+            target.kprobe("threads:work")(handler)
+        assert not target.probes
 
 
 def test_a_map_of_another_session(sidestep: ModuleType, build: Builder, run: Run) -> None:

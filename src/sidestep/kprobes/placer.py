@@ -81,6 +81,9 @@ class Placer:
         if call.leaves and not at_entry:
             detail = "a handler that returns true, elsewhere than at a function's entry"
             raise ProbeError(location.symbol, errors.NOT_SUPPORTED, detail)
+        if call.leaves and self._places.process.has_shadow_stack:
+            detail = "a handler that returns true, where returns are checked against a shadow stack"
+            raise ProbeError(location.symbol, errors.NOT_SUPPORTED, detail)
         return call
 
     def _program(
