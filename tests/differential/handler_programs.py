@@ -23,6 +23,8 @@ WRITABLE = ("bx", "bp", "r12", "r13", "r14", "r15", "ax", "di", "si", "cx", "dx"
 STACK_WORDS = 4
 REGISTERS = ("ax", "bx", "cx", "dx", "si", "di", "bp", *(f"r{n}" for n in range(8, 16)))
 FLAGS = 0x8D5  # the arithmetic ones
+TEXTS = ("alpha", "alp", "", "bet\u00e4", "a longer one")
+"""What programs compare text with; it lies at the start of the memory that they read, each with a NUL."""
 ALWAYS_SET = 0x202  # the interrupt flag, and one that is always 1
 CONVERSION_ERRORS = ("a shift by", "division by zero", "a value that nobody uses")
 """What the compiler may rightly say of a program: constants that meet by chance."""
@@ -401,6 +403,12 @@ class Generator:
         if self.chance(0.1):
             word = self.source.choice(("in", "not in"))
             return f"{self.small(self.maps.hash_key)} {word} table"
+        if self.in_handler and self.chance(0.08):
+            wanted = self.source.choice(TEXTS)
+            limit = self.source.randint(max(len(wanted.encode()), 1), 14)
+            offset = self.source.choice(("", f" + {self.source.randrange(8)}"))
+            operator = self.source.choice(("==", "!="))
+            return f"string(regs.arg({self.source.choice((4, 5))}){offset}, {limit}) {operator} {wanted!r}"
         kind = self.source.choice(TYPES)
         operators = ("==", "!=", "<", "<=", ">", ">=")
         words = [self.value(kind, depth)]
@@ -432,7 +440,7 @@ def load(text: str, name: str) -> dict[str, Any]:
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     names: dict[str, Any] = {"sidestep": sidestep}
     names.update(KINDS)
-    for each in ("emit", "pointer", "tid", "pid", *(f"read_{kind}" for kind in TYPES)):
+    for each in ("emit", "pointer", "string", "tid", "pid", *(f"read_{kind}" for kind in TYPES)):
         names[each] = getattr(sidestep, each)
     exec(compile(text, name, "exec"), names)
     return names

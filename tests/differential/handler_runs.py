@@ -33,6 +33,7 @@ from differential.handler_programs import (
     MAP_NAMES,
     REGISTERS,
     STACK_WORDS,
+    TEXTS,
     generate,
     load,
 )
@@ -252,7 +253,8 @@ def _run_native(player: Player, cases: Sequence[Case]) -> list[tuple[Case, list[
 
 
 def _memory() -> bytes:
-    return random.Random(1).randbytes(MEMORY_SIZE)
+    texts = b"".join(text.encode() + b"\0" for text in TEXTS)
+    return texts + random.Random(1).randbytes(MEMORY_SIZE - len(texts))
 
 
 def _map_contents(names: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,6 @@ def player_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("first", range(0, BATCH * BATCHES, BATCH))
 def test_three_ways_agree(player_program: Path, first: int) -> None:
     tally = run_batch(player_program, range(first, first + BATCH), RUNS)
-    assert tally.runs > BATCH * RUNS / 2
+    assert tally.runs > BATCH * RUNS / 4
     assert tally.faults
     assert tally.events

@@ -106,5 +106,7 @@ class Source:
     def error(self, node: ast.AST, what: str, hint: str = "") -> HandlerError:
         """The error of a construct."""
         line = getattr(node, "lineno", self.tree.lineno)
-        column = getattr(node, "col_offset", 0) + self.indent + 1
-        return HandlerError(what, hint, self.file, line, column, linecache.getline(self.file, line))
+        text = linecache.getline(self.file, line)
+        # Syntax trees count in bytes of UTF-8.
+        before = text.encode()[: getattr(node, "col_offset", 0) + self.indent].decode(errors="replace")
+        return HandlerError(what, hint, self.file, line, len(before) + 1, text)
