@@ -54,14 +54,9 @@ def test_routines_use_what_is_promised(tid_offset: int | None) -> None:
     runtime = Runtime(0x10000, 0x20000, 0x30000)
     assembler = Assembler(0)
     reserve(assembler, runtime, Rings(0x50000, 4, 1 << 16, threads=2), tid_offset)
-    assert stack_use(assembler.finish(), 0, [], 0) <= STACK_OF_ROUTINE
+    assert stack_use(assembler.finish(), 0, [], 0) <= STACK_OF_ROUTINE["reserve"]
     first = runtime.thread_block - runtime.address
-    code = runtime.code[first:]
-    word = stack_use(code, runtime.read_word - runtime.thread_block, [], 0)
-    memory = stack_use(code, runtime.read_memory - runtime.thread_block, [], 0)
-    assert word + memory <= STACK_OF_ROUTINE
-    for routine in (runtime.process_block, runtime.thread_name, runtime.thread_block):
-        own = stack_use(code, routine - runtime.thread_block, [], 0)
-        assert own + 2 * 8 <= STACK_OF_ROUTINE  # two calls deep, of functions that push nothing
-    walk = stack_use(code, runtime.walk_stack - runtime.thread_block, [], memory)
-    assert walk <= STACK_OF_ROUTINE
+    memory = STACK_OF_ROUTINE["read_memory"]
+    for name in STACK_OF_ROUTINE.keys() - {"reserve"}:
+        start = getattr(runtime, name) - runtime.thread_block
+        assert stack_use(runtime.code[first:], start, [], memory) <= STACK_OF_ROUTINE[name], name

@@ -10,10 +10,9 @@ from sidestep.address import Range
 from sidestep.arch.x86_64.handlers import NativeCall, inlined
 from sidestep.arch.x86_64.runtime import STACK_OF_HANDLER, STACK_OF_ROUTINE
 from sidestep.arch.x86_64.stack_use import UnknownStack, stack_use
-from sidestep.compiler.compiled import compile_native
+from sidestep.compiler.compiled import Compiled, compile_native
 from sidestep.compiler.event import Event
 from sidestep.compiler.native import NativeFunction
-from sidestep.compiler.objects import Code
 from sidestep.compiler.record_format import event_program
 from sidestep.errors import ProbeError
 from sidestep.events.clock import Clock
@@ -85,7 +84,7 @@ class Handlers:
 
     def _place(self, handler: NativeFunction, near: Range) -> _Placed:
         compiled = compile_native(handler.representation)
-        _check_stack(handler.representation.name, compiled.code)
+        _check_stack(handler.representation.name, compiled)
         lowered = compiled.lowered
         values = {name: self._value(thing) for name, thing in lowered.symbols.items() if thing not in RUNTIME}
 
@@ -149,11 +148,14 @@ class Handlers:
             owner.release()
 
 
-def _check_stack(name: str, code: Code) -> None:
+def _check_stack(name: str, compiled: Compiled) -> None:
     """Raises ProbeError for a handler that would use too much of the target's stack."""
+    code = compiled.code
     functions = {reference.addend for reference in code.references if not reference.symbol}
+    called = [str(thing) for thing in compiled.lowered.symbols.values() if thing in RUNTIME]
+    routines = max((STACK_OF_ROUTINE[routine] for routine in called), default=0)
     try:
-        used = stack_use(code.code, code.entry, functions, STACK_OF_ROUTINE)
+        used = stack_use(code.code, code.entry, functions, routines)
     except UnknownStack as error:
         raise ProbeError(name, errors.COMPILER_FAILED, f"{error} (an internal error)") from error
     if used > STACK_OF_HANDLER:
@@ -161,7 +163,7 @@ def _check_stack(name: str, code: Code) -> None:
         raise ProbeError(name, errors.HANDLER_TOO_LARGE, detail)
 
 
-RUNTIME = ("read_word", "read_memory", "write_word", "thread_name", "walk_stack", "reserve")
+RUNTIME = tuple(STACK_OF_ROUTINE)
 
 
 def _clock_numbers() -> Mapping[str, int]:

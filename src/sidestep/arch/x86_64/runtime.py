@@ -42,8 +42,15 @@ _RETURN_AND_POP_8: Final = b"\xc2\x08\x00"  # ret $8
 RUNTIME_SIZE: Final = 1024
 """Bytes to leave for it at the start of an arena."""
 
-STACK_OF_ROUTINE: Final = 144
-"""Bytes of stack that a routine uses at most, its own callees included."""
+STACK_OF_ROUTINE: Final = {
+    "read_word": 112,
+    "read_memory": 96,
+    "write_word": 96,
+    "thread_name": 16,
+    "walk_stack": 144,
+    "reserve": 64,
+}
+"""Bytes of stack that a routine which handlers call uses at most, its own callees included."""
 
 STACK_OF_HANDLER: Final = 256
 """The same for a native handler, with the routines that it calls; one that needs more is refused."""
