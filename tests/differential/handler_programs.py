@@ -22,6 +22,7 @@ DEEPEST = 3
 WRITABLE = ("bx", "bp", "r12", "r13", "r14", "r15", "ax", "di", "si", "cx", "dx", "r8", "r9", "r10", "r11")
 STACK_WORDS = 4
 REGISTERS = ("ax", "bx", "cx", "dx", "si", "di", "bp", *(f"r{n}" for n in range(8, 16)))
+PLACES = ("regs.ip", "regs.sp", "regs.return_address", "regs.stack(0)", "p.addr")
 FLAGS = 0x8D5  # the arithmetic ones
 TEXTS = ("alpha", "alp", "", "bet\u00e4", "a longer one")
 """What programs compare text with; it lies at the start of the memory that they read, each with a NUL."""
@@ -345,12 +346,12 @@ class Generator:
             return f"{self.source.choice(pointers)}[{index}]"
         word = self.source.choice(
             (
-                f"regs.stack({self.source.randrange(STACK_WORDS)})",
-                "regs.return_address",
-                f"regs.arg({6 + self.source.randrange(STACK_WORDS - 1)})",
-                f"regs.{self.source.choice((*REGISTERS, 'ip', 'sp', 'return_value'))}",
+                f"regs.stack({1 + self.source.randrange(STACK_WORDS)})",
+                f"regs.arg({6 + self.source.randrange(STACK_WORDS)})",
+                f"regs.{self.source.choice((*REGISTERS, 'return_value'))}",
+                # Not whole: what is there is no address that the simulated machine knows.
+                f"({self.source.choice(PLACES)} & 4095)",
                 f"(regs.flags & {FLAGS})",
-                "p.addr",
             )
         )
         if self.chance(0.6):
