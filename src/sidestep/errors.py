@@ -96,7 +96,7 @@ MEMORY_STAYS = _reason(
 THREAD_STUCK = _reason(
     "thread-stuck",
     "a thread could not be stopped",
-    "it sleeps in the kernel without interruption: try again later",
+    "it sleeps in the kernel without interruption, or gets no CPU: try again later",
     errno.EBUSY,
 )
 NOT_LET_GO = _reason(

@@ -438,3 +438,22 @@ def test_a_full_hash_counts_what_it_drops(sidestep: ModuleType, build: Builder, 
     assert sum(table.to_dict().values()) + table.drops == 8 * size
     assert set(table.to_dict().values()) == {8}
     assert table.drops
+
+
+def test_only_the_flags_of_arithmetic_are_changed(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare
+) -> None:
+    """The trap flag would end the program, alignment checks, too."""
+
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        regs.flags = regs.flags | 0x40000 | 0x100 | 0x41
+
+    name = "threads"
+    outcome = run_under(
+        sidestep,
+        run(build(name), "wait"),
+        lambda target: target.kprobe(place(name, "work"))(handler),
+        lambda: None,
+    )
+    assert comparable(outcome) == comparable(bare(name)), str(outcome)

@@ -23,12 +23,13 @@ from sidestep.arch.x86_64.insn import (
 )
 from sidestep.arch.x86_64.recording import CpuNumber, load_cpu, load_tid
 from sidestep.arch.x86_64.runtime import Runtime
-from sidestep.arch.x86_64.shapes import RET, Memory, and_, at, cmp, inc, lea, mov, rip
+from sidestep.arch.x86_64.shapes import RET, Memory, and_, at, cmp, inc, lea, mov, or_, rip
 from sidestep.events import layout
 
 CLOBBERED: Final = ("rax", "r10", "r11")
 DONE, ELSEWHERE, FAULT = 0, 1, 2
 CPU_MASK: Final = 0xFFF
+CHANGEABLE_FLAGS: Final = 0xCD5  # CF PF AF ZF SF DF OF: no other means something to a program
 LONGEST_INLINE: Final = 192  # bytes
 INSTRUCTION_POINTER, STACK_POINTER, FLAGS, ENTRY = "ip", "sp", "flags", "entry"
 
@@ -220,8 +221,11 @@ class CallCompiler:
             if name in (INSTRUCTION_POINTER, STACK_POINTER):
                 continue
             if name == FLAGS:
-                self._assembler.emit(mov("r11", self._slot(name)))
-                self._assembler.emit(mov(self._frame.saved_flags, "r11"))
+                emit, saved_flags = self._assembler.emit, self._frame.saved_flags
+                emit(mov("r11d", self._slot(name)))
+                emit(and_("r11d", CHANGEABLE_FLAGS))
+                emit(and_(saved_flags, ~CHANGEABLE_FLAGS))
+                emit(or_(saved_flags, "r11"))
                 continue
             register = general(name)
             slot, saved = self._slot(name), self._frame.saved(register)

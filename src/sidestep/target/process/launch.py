@@ -73,9 +73,11 @@ def _launch(
 
     starter = threading.Thread(target=start, name="sidestep-launch", daemon=True)
     starter.start()
-    while not select.select([pid_read], [], [], 0.05)[0] and not started.done():
+    readable = select.poll()
+    readable.register(pid_read, select.POLLIN)
+    while not readable.poll(50) and not started.done():
         pass
-    raw = os.read(pid_read, 8) if select.select([pid_read], [], [], 0)[0] else b""
+    raw = os.read(pid_read, 8) if readable.poll(0) else b""
     if not raw:
         for descriptor in (pid_read, pid_write, go_read, go_write):
             os.close(descriptor)
