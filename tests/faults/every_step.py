@@ -32,6 +32,9 @@ from sidestep.target.process.procfs import thread_state
 TIME_LIMIT = 60.0
 
 
+PATIENCE = 5.0  # seconds for threads to fall asleep
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """A program, and what it is doing while the controller is there.
@@ -205,7 +208,8 @@ def changes(before: Iterable[State], still: bool) -> list[str]:
     found = []
     for state in before:
         try:
-            after = read_state(state.pid)
+            # A thread that is just coming or going in sigwait shows another mask.
+            after = at_rest(state.pid) if still else read_state(state.pid)
         except (FileNotFoundError, ProcessLookupError):
             continue  # a child that has ended; of the program itself its output tells
         found += (differences if still else remains)(state, after)
@@ -215,13 +219,15 @@ def changes(before: Iterable[State], still: bool) -> list[str]:
 def at_rest(pid: int) -> State:
     """The state of a process when all its threads sleep: they say that they wait right before they do."""
     before = read_state(pid)
-    while True:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
         time.sleep(0.002)
         asleep = all(thread_state(pid, tid) == "S" for tid in before.threads)
         after = read_state(pid)
         if asleep and not differences(before, after):
             return after
         before = after
+    return before
 
 
 def family(pid: int) -> Iterator[int]:
