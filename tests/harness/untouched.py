@@ -5,13 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 SIGNAL_FIELDS = ("SigBlk", "SigIgn", "SigCgt", "SigPnd", "ShdPnd")
-ALL_BLOCKED = f"{(1 << 64) - 1 & ~(1 << 8 | 1 << 18):016x}"  # but SIGKILL and SIGSTOP
-PATIENCE = 2.0  # seconds
 PROCESS_FIELDS = ("TracerPid", "NoNewPrivs", "Seccomp", "CoreDumping")
 
 
@@ -107,17 +104,7 @@ def read_descriptors(pid: int) -> dict[int, str]:
 
 
 def read_threads(pid: int) -> dict[int, dict[str, str]]:
-    """The signal masks of each thread; not while the C library has blocked all for a moment, as it does around
-    the start of a thread."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        found = _read_masks(pid)
-        if time.monotonic() > deadline or all(each["SigBlk"] != ALL_BLOCKED for each in found.values()):
-            return found
-        time.sleep(0.001)
-
-
-def _read_masks(pid: int) -> dict[int, dict[str, str]]:
+    """The signal masks of each thread."""
     found = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
