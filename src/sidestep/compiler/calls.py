@@ -29,6 +29,7 @@ from sidestep.compiler.text import COMM_LENGTH, LONGEST, StringType, comm, strin
 
 UNSIGNED = {kind.bits: kind for kind in (u8, u16, u32, u64)}
 DEEPEST = 32
+FARTHEST_WORD = 1 << 16
 RETURN_ADDRESS_SLOTS = 1  # words between the stack pointer at a function's entry and its stack arguments
 
 
@@ -80,6 +81,8 @@ class Calls(Expressions):
         if thing is string:
             return self._string(node)
         if thing is comm:
+            if node.args or node.keywords:
+                raise self.error(node, "comm takes no value")
             return TextAt(None, COMM_LENGTH)
         if any(isinstance(argument, ast.Starred) for argument in node.args) or (
             node.keywords and not hasattr(thing, "native_source")
@@ -105,6 +108,8 @@ class Calls(Expressions):
         )
 
     def _one(self, node: ast.Call) -> ast.expr:
+        if node.keywords:
+            raise self.error(node, f"`{ast.unparse(node.func)}` takes no names")
         if len(node.args) != 1:
             raise self.error(node, f"`{ast.unparse(node.func)}` takes one value, {len(node.args)} were given")
         return node.args[0]
@@ -117,8 +122,8 @@ class Calls(Expressions):
                 node, f"`{ast.unparse(node.func)}` is not known", "there are regs.arg(n) and regs.stack(n)"
             )
         number = self.value(self._one(node))
-        if not isinstance(number, Literal) or number.value < 0:
-            raise self.error(node, "the number must be known, and not negative")
+        if not isinstance(number, Literal) or not 0 <= number.value <= FARTHEST_WORD:
+            raise self.error(node, f"the number must be known, and from 0 to {FARTHEST_WORD}")
         if name == "stack":
             return self.builder.make(u64, "stack", about=number.value)
         if number.value < len(ARGUMENTS):
@@ -316,19 +321,20 @@ class Calls(Expressions):
             )
         by_name = {name: self._field(written, name, kind.fields[name]) for name, written in given.items()}
         sources = [by_name[name] for name in kind.fields]
-        values = [source for source in sources if source is not None]
-        self.builder.do("emit", *values, about=Emission(kind, tuple(source is None for source in sources)))
+        values = [value for value, _ in sources if value is not None]
+        self.builder.do("emit", *values, about=Emission(kind, tuple(limit for _, limit in sources)))
 
-    def _field(self, node: ast.expr, name: str, field: FieldType) -> Value | None:
-        """The value of a field, for text its address; None for the thread's name."""
+    def _field(self, node: ast.expr, name: str, field: FieldType) -> tuple[Value | None, int | None]:
+        """The value of a field, and None; for text its address and limit, for the thread's name None and
+        0."""
         if not isinstance(field, StringType):
-            return self.typed(node, field)
+            return self.typed(node, field), None
         text = self.operand(node)
         if not isinstance(text, TextAt):
             raise self.error(node, f"the field `{name}` is text", f"string(pointer, {field.limit})")
         if text.limit > field.limit:
             raise self.error(node, f"the field `{name}` has room for {field.limit} bytes, not {text.limit}")
-        return text.address
+        return text.address, text.limit if text.address is not None else 0
 
     # Inlining
 

@@ -52,6 +52,9 @@ class Source:
             raise HandlerError(
                 f"{function!r} is not a Python function", "write it with def", "<unknown>", 0, 1, ""
             )
+        if hasattr(function, "__wrapped__"):
+            what = f"`{function.__name__}` has another decorator, which the target would not see"
+            raise HandlerError(what, "@native alone", code.co_filename, code.co_firstlineno, 1, "")
         try:
             lines, first = inspect.getsourcelines(function)
         except (OSError, TypeError) as error:

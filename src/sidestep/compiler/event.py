@@ -79,15 +79,18 @@ class Event:
         return hash((self.label, *(getattr(self, name) for name in self.fields)))
 
     def __repr__(self) -> str:
-        return f"{self.label}({', '.join(f'{name}={getattr(self, name)}' for name in self.fields)})"
+        values = {name: getattr(self, name) for name in self.fields}
+        shown = {name: value if isinstance(value, int) else repr(value) for name, value in values.items()}
+        return f"{self.label}({', '.join(f'{name}={value}' for name, value in shown.items())})"
 
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """What an emit operation fills: for each field whether it is the thread's name, which needs no value."""
+    """What an emit operation fills. `limits`: None for a number, the bytes that are read for text, 0 for the
+    thread's name, which needs no value."""
 
     event: type[Event]
-    is_comm: tuple[bool, ...]
+    limits: tuple[int | None, ...]
 
     @property
     def label(self) -> str:

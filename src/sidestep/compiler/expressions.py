@@ -264,7 +264,7 @@ class Expressions:
     def _special_attribute(self, node: ast.Attribute, owner: Special) -> Operand:
         if owner.what == "p":
             if node.attr == "addr":
-                return self.builder.make(u64, "register", about="ip")
+                return self.builder.make(u64, "probe_address")
             raise self.error(node, f"`p.{node.attr}` is not known in the target", "there is p.addr")
         if node.attr == "return_address":
             return self.builder.make(u64, "stack", about=0)

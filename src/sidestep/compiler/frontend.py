@@ -4,6 +4,7 @@ inlined."""
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -32,7 +33,6 @@ from sidestep.compiler.unsupported import EXPRESSIONS, STATEMENTS
 FUEL = 1 << 16
 """Turns of loops in one run of a handler."""
 LARGEST_FUNCTION = 4096  # blocks
-DEEPEST = 32  # calls
 
 
 class Compilation(NamedTuple):
@@ -356,7 +356,7 @@ class _Frontend(Calls):
                 found = here
         self._set(statement.target, statement.target, found)
         self.builder.jump(body)
-        self._loop_range(statement, body, advance, otherwise, done)
+        self._loop(statement, advance, body, otherwise, done)
         self.builder.at(advance)
         here = self.builder.make(kind, "get_local", about=upcoming)
         left = (
@@ -373,14 +373,10 @@ class _Frontend(Calls):
         self.builder.jump(test)
         self.builder.at(done)
 
-    def _loop_range(
-        self, statement: ast.For, body: ir.Block, advance: ir.Block, otherwise: ir.Block, done: ir.Block
-    ) -> None:
-        self._loop(statement, advance, body, otherwise, done)
-
     def _range(self, statement: ast.For) -> tuple[ast.expr, ast.expr, int]:
         call = statement.iter
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "range":
+        function = self.operand(call.func) if isinstance(call, ast.Call) else None
+        if not isinstance(call, ast.Call) or function != Captured(builtins.range):
             raise self.error(statement.iter, "only a range can be looped over", "for i in range(...):")
         if call.keywords or not 1 <= len(call.args) <= 3:
             raise self.error(call, "range takes one to three numbers")

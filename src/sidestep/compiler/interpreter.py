@@ -74,6 +74,7 @@ class _Run:
         self.temporaries: dict[int, int] = {}
         self.locals: dict[str, int] = {}
         self.machine = machine.current()
+        self.address = frame.registers.get("ip", 0)
 
     def run(self) -> int:
         number = 0
@@ -109,6 +110,8 @@ class _Run:
         if name in PLAIN:
             return getattr(self.machine, name)(*values)
         match name:
+            case "probe_address":
+                return self.address
             case "frame":
                 return self.machine.frame(values[0])
             case "walk":
@@ -143,9 +146,9 @@ class _Run:
 def _event(emission: Emission, values: list[int]) -> Event:
     left = iter(values)
     fields: dict[str, Any] = {}
-    for (name, kind), is_comm in zip(emission.event.fields.items(), emission.is_comm, strict=True):
+    for (name, kind), limit in zip(emission.event.fields.items(), emission.limits, strict=True):
         if isinstance(kind, StringType):
-            fields[name] = Text(None if is_comm else next(left), kind.limit)
+            fields[name] = Text(next(left), limit) if limit else Text(None, kind.limit)
         else:
             fields[name] = kind(next(left))
     return emission.event(**fields)

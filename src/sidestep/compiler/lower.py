@@ -38,7 +38,7 @@ from sidestep.events.record import COMM_SIZE, Field
 FACTS = ("tid", "pid", "cpu")
 WALKING = ("ip", "bp", "stack0", "entry")
 FAULT = 2
-FAULTING = ("read", "write", "same_text")
+FAULTING = ("read", "write", "same_text", "stack")
 SIMPLE = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 
 
@@ -46,13 +46,15 @@ SIMPLE = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "x
 class Lowered:
     """LLVM text with what its frame and symbols stand for.
 
-    `slots`: names behind the counter block, one word each; `written`: those that the handler changes.
+    `slots`: names behind the counter block, one word each; `written`: those that the handler changes;
+    `arguments`: the arguments' registers that it reads where they are.
     `symbols` maps the names of externals to what they are.
     """
 
     text: str
     slots: tuple[str, ...]
     written: tuple[str, ...]
+    arguments: tuple[str, ...]
     symbols: dict[str, object]
     returns: bool  # whether it may return 1
     faults: bool  # whether it may return 2
@@ -83,9 +85,11 @@ class _Lowering:
             if operation.name == "register" and operation.about not in ARGUMENTS:
                 yield operation.about
             elif operation.name == "stack":
-                yield f"stack{operation.about}"
+                yield "sp" if operation.about else "stack0"
             elif operation.name in FACTS:
                 yield operation.name
+            elif operation.name == "probe_address":
+                yield "ip"
             elif operation.name == "walk":
                 yield from WALKING
 
@@ -107,7 +111,13 @@ class _Lowering:
         faults = any(isinstance(block.end, Fault) for block in self.function.blocks) or any(
             operation.name in FAULTING for operation in self.function.operations()
         )
-        return Lowered(text, self.slots, self.written, self.symbols, self._may_return_true(), faults)
+        return Lowered(
+            text, self.slots, self.written, self._arguments(), self.symbols, self._may_return_true(), faults
+        )
+
+    def _arguments(self) -> tuple[str, ...]:
+        read = {each.about for each in self.function.operations() if each.name == "register"}
+        return tuple(name for name in ARGUMENTS if name in read)
 
     def _may_return_true(self) -> bool:
         operations = list(self.function.operations())
@@ -278,11 +288,17 @@ class _Lowering:
             return self.make(f'load i64, ptr %"register {name}"')
         return f'%"in {name}"'
 
+    def do_probe_address(self, operation: Operation, values: list[str]) -> str:
+        return self._input("ip")
+
     def do_set_register(self, operation: Operation, values: list[str]) -> None:
         self.lines.append(f'  store i64 {values[0]}, ptr %"register {operation.about}"')
 
     def do_stack(self, operation: Operation, values: list[str]) -> str:
-        return f'%"in stack{operation.about}"'
+        """The word at the stack pointer is there; others may lie behind the end of a stack."""
+        if not operation.about:
+            return self._input("stack0")
+        return self._read_word(self.make(f"add i64 {self._input('sp')}, {8 * operation.about}"), 8)
 
     def _fact(self, operation: Operation, values: list[str]) -> str:
         return self.make(f'trunc i64 %"in {operation.name}" to i32')
@@ -370,12 +386,15 @@ class _Lowering:
         return self.make(f"inttoptr i64 {address} to ptr")
 
     def do_read(self, operation: Operation, values: list[str]) -> str:
-        """Through the runtime's routine: a bad address ends the handler."""
+        """A bad address ends the handler."""
         assert operation.about in INTEGERS
-        size = operation.about.bits // 8
+        return self._read_word(values[0], operation.about.bits // 8)
+
+    def _read_word(self, address: str, size: int) -> str:
+        """Through the runtime's routine."""
         routine = self.symbol("read_word")
         assembly = "call *$2\\0Asetne %cl\\0Amovzbl %cl, %ecx"
-        arguments = f"i64 {routine}, i64 {values[0]}, i64 {size}"
+        arguments = f"i64 {routine}, i64 {address}, i64 {size}"
         call = _assembly("{ i64, i64 }", assembly, "={rax},={rcx},r,{rax},{rdx},~{r11}", arguments)
         pair = self.make(call)
         failed = self.make(f"extractvalue {{ i64, i64 }} {pair}, 1")
@@ -422,12 +441,14 @@ class _Lowering:
         fill, done = self.labels("fill", "filled")
         self.lines += [f"  br i1 {some}, label %{fill}, label %{done}", f"{fill}:"]
         left = iter(zip(values, operation.arguments, strict=True))
-        for field, is_comm in zip(form.fields, emission.is_comm, strict=True):
+        for field, limit in zip(form.fields, emission.limits, strict=True):
             place = self.make(f"add i64 {record}, {field.offset}")
-            if not field.is_string:
+            if limit is None:
                 self._fill_number(place, *next(left))
             else:
-                self._fill_text(record, place, field, None if is_comm else next(left)[0], form.string_limit)
+                # One more where there is room for it, to tell that the text goes on.
+                size = limit + (limit == form.string_limit)
+                self._fill_text(record, place, field, next(left)[0] if limit else None, size)
         start = self.pointer(record)
         self.lines.append(f"  store atomic i8 {layout.RECORD_MAGIC & 0xFF}, ptr {start} release, align 1")
         self.lines += [f"  br label %{done}", f"{done}:"]
@@ -439,14 +460,14 @@ class _Lowering:
             value = self.make(f"{'sext' if kind.signed else 'zext'} {llvm_type(kind)} {value} to i64")
         self.lines.append(f"  store i64 {value}, ptr {self.pointer(place)}")
 
-    def _fill_text(self, record: str, place: str, field: Field, address: str | None, limit: int) -> None:
+    def _fill_text(self, record: str, place: str, field: Field, address: str | None, most: int) -> None:
         """The number of bytes that could be read, and the bytes; a bit of the record if there were none."""
         behind = self.make(f"add i64 {place}, 8")
         if address is None:
             self.thread_name(behind)
-            self.lines.append(f"  store i64 16, ptr {self.pointer(place)}")
+            self.lines.append(f"  store i64 {COMM_SIZE}, ptr {self.pointer(place)}")
             return
-        size = self.read_memory(address, behind, limit + 1)
+        size = self.read_memory(address, behind, most)
         self.lines.append(f"  store i64 {size}, ptr {self.pointer(place)}")
         assert field.fault_bit is not None
         none = self.make(f"icmp eq i64 {size}, 0")

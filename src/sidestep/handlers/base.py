@@ -137,12 +137,21 @@ class Map:
     # Sessions
 
     def attach(self, session: object, storage: Storage, first_cell: int, address: int) -> None:
-        """Give the map its places in a session. Raises ProbeError if another session has it."""
-        if self._session is not None and self._session is not session:
-            raise ProbeError(type(self).__name__, errors.MAP_IN_USE)
+        """Give the map its places in a session; what it holds in words goes along. Raises ProbeError if
+        another session has it."""
+        self.check_free(session)
+        words = list(self.words(0, self.word_count)) if self.word_count else []
         self._session, self._storage = session, storage
         self.first_cell, self.address = first_cell, address
+        for index, word in enumerate(words):
+            if word:
+                self.set_word(index, word)
         self._sums_at_reset = [0] * self.cell_count
+
+    def check_free(self, session: object) -> None:
+        """Raises ProbeError MAP_IN_USE if another session has it."""
+        if self._session is not None and self._session is not session:
+            raise ProbeError(type(self).__name__, errors.MAP_IN_USE)
 
     def is_of(self, session: object) -> bool:
         return self._session is session
@@ -168,6 +177,11 @@ class Map:
     def words(self, first: int, count: int) -> Sequence[int]:
         """Words of the shared memory."""
         return self._storage.words(self.address + WORD * first, count)
+
+    @property
+    def in_session(self) -> bool:
+        """Whether a target may be writing to it."""
+        return self._session is not None
 
     def set_word(self, index: int, value: int) -> None:
         self._storage.set_word(self.address + WORD * index, value)

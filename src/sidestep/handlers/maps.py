@@ -184,6 +184,8 @@ class Hash(Map):
         return self.value(self.to_dict().get(int(key), 0))
 
     def __setitem__(self, key: int, value: int) -> None:
+        if self.in_session:  # a slot can only be taken by the processor's own compare-and-exchange
+            raise TypeError("the target may be writing to this Hash: set its entries before it is registered")
         self.native_set(u64(key), u64(value))
 
     def __contains__(self, key: int) -> bool:
@@ -276,10 +278,10 @@ class Stats(Map):
 
     def add(self, value: u64) -> None:
         """Add a value (from a handler)."""
-        cell_add(self.cells, 1)
-        cell_add(self.cells + 1, value)
-        cell_max(self.cells + 2, value)
+        cell_max(self.cells + 2, value)  # first, so that whoever sees the count sees them
         cell_max(self.cells + 3, ~value)
+        cell_add(self.cells + 1, value)
+        cell_add(self.cells, 1)
 
     @property
     def count(self) -> int:

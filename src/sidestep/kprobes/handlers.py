@@ -99,11 +99,14 @@ class Handlers:
         code = self._engine.place_code(near, emit) + compiled.code.entry
         start = compiled.code.entry
         inline = inlined(made[start : start + compiled.code.size], code)
-        slots, written, leaves = lowered.slots, lowered.written, lowered.returns and "ip" in lowered.written
+        slots, written, arguments = lowered.slots, lowered.written, lowered.arguments
+        leaves = lowered.returns and "ip" in lowered.written
         answers = lowered.returns or lowered.faults
 
         def make(hits: int, faults: int, address: int, at_entry: bool) -> NativeCall:
-            return NativeCall(hits, faults, code, slots, written, leaves, answers, address, at_entry, inline)
+            return NativeCall(
+                hits, faults, code, slots, written, arguments, leaves, answers, address, at_entry, inline
+            )
 
         return make
 
@@ -121,6 +124,7 @@ class Handlers:
     def _attach(self, owner: Map) -> None:
         if owner.is_of(self):
             return
+        owner.check_free(self)
         first = self._take_indexes(owner.cell_count) if owner.cell_count else 0
         address = self._engine.allocate(owner.word_count) if owner.word_count else 0
         owner.attach(self, self._storage, first, address)

@@ -153,25 +153,51 @@ def _emit_actions(
     working = dict.fromkeys(WORKING_REGISTERS if programs else ())
     working |= dict.fromkeys(CLOBBERED if calls else ())
     working |= dict.fromkeys(register for call in calls for register in call.saved if register == "rcx")
-    saved = clobbered([*working], live.registers, fetched.union(*(call.saved for call in calls)))
+    leaves = any(call.leaves for call in calls)
+    # Where a handler goes on elsewhere, something else may be live.
+    live_registers = frozenset(working) if leaves else live.registers
+    saved = clobbered([*working], live_registers, fetched.union(*(call.saved for call in calls)))
     whole_flags = "rflags" in fetched or any(call.uses_flags for call in calls)
     frame.enter(saved, flags=live.flags, whole_flags=whole_flags)
-    for action in actions:
+    for number, action in enumerate(actions):
         if isinstance(action, Count):
             _count(emission, frame.depth, action.index, _COUNTING, surroundings)
         elif isinstance(action, NativeCall):
-            _emit_call(emission, frame, action, surroundings)
+            behind = [_hits(other) for other in actions[number + 1 :]]
+            _emit_call(emission, frame, action, behind, surroundings)
         else:
             _emit_record(emission, frame, action, surroundings)
     frame.leave()
 
 
-def _emit_call(emission: Emission, frame: Frame, call: NativeCall, surroundings: Surroundings) -> None:
+def _hits(action: Action) -> int:
+    """The counter of a probe's hits."""
+    if isinstance(action, Count):
+        return action.index
+    return action.hits if isinstance(action, NativeCall) else action.program.index
+
+
+def _emit_call(
+    emission: Emission, frame: Frame, call: NativeCall, behind: Sequence[int], surroundings: Surroundings
+) -> None:
+    """`behind` are the counters of the probes that do not run where the handler leaves: control arrived at
+    them all the same."""
+
+    def count_others() -> None:
+        for index in behind:
+            _count(emission, frame.depth, index, ("r10", "r11"), surroundings)
+
     _count(emission, frame.depth, call.hits, ("r10", "r11"), surroundings)
     if not surroundings.by_thread:
         emission.assembler.emit(mov("r10", surroundings.runtime.counters(layout.SCRATCH_BLOCK)))
     compiler = CallCompiler(
-        emission, frame, surroundings.runtime, call, surroundings.tid_offset, surroundings.cpu_number
+        emission,
+        frame,
+        surroundings.runtime,
+        call,
+        surroundings.tid_offset,
+        surroundings.cpu_number,
+        count_others,
     )
     compiler.call()
 

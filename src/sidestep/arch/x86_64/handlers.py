@@ -9,11 +9,11 @@ or had a fault (2).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sidestep.arch.x86_64.frame import Emission, Frame
+from sidestep.arch.x86_64.frame import Emission, Frame, Label
 from sidestep.arch.x86_64.insn import (
     FlowControl,
     Instruction,
@@ -21,16 +21,16 @@ from sidestep.arch.x86_64.insn import (
     decode,
     direct_branch_target,
 )
-from sidestep.arch.x86_64.recording import CpuNumber, load_cpu, load_tid
+from sidestep.arch.x86_64.recording import CPU_MASK, CpuNumber, load_cpu, load_tid
 from sidestep.arch.x86_64.runtime import Runtime
-from sidestep.arch.x86_64.shapes import RET, Memory, and_, at, cmp, inc, lea, mov, or_, rip
+from sidestep.arch.x86_64.shapes import RET, Memory, and_, at, cmp, inc, lea, mov, or_, rip, sub
 from sidestep.events import layout
 
 CLOBBERED: Final = ("rax", "r10", "r11")
 DONE, ELSEWHERE, FAULT = 0, 1, 2
-CPU_MASK: Final = 0xFFF
 CHANGEABLE_FLAGS: Final = 0xCD5  # CF PF AF ZF SF DF OF: no other means something to a program
 LONGEST_INLINE: Final = 192  # bytes
+LARGEST_RETURN: Final = 256  # bytes of stack that a function's return takes off: its address, and arguments
 INSTRUCTION_POINTER, STACK_POINTER, FLAGS, ENTRY = "ip", "sp", "flags", "entry"
 
 
@@ -47,6 +47,7 @@ class NativeCall:
     code: int
     slots: tuple[str, ...]
     written: tuple[str, ...]
+    arguments: tuple[str, ...]  # the arguments' registers that it reads where they are
     leaves: bool  # it may ask to go on elsewhere
     answers: bool  # what it returns may be something else than 0
     address: int  # of the probepoint
@@ -56,7 +57,7 @@ class NativeCall:
     @property
     def saved(self) -> frozenset[str]:
         """The general registers whose values it needs, or that its frame clobbers beside CLOBBERED."""
-        needed = {general(name) for name in self.slots if _is_general(name)}
+        needed = {general(name) for name in (*self.slots, *self.arguments) if _is_general(name)}
         return frozenset(needed | ({"rcx"} if {"tid", "cpu"}.intersection(self.slots) else set()))
 
     @property
@@ -123,10 +124,12 @@ class CallCompiler:
         call: NativeCall,
         tid_offset: int | None,
         cpu_number: CpuNumber,
+        count_others: Callable[[], None],
     ) -> None:
         self._emission, self._assembler, self._frame = emission, emission.assembler, frame
         self._runtime, self._call = runtime, call
         self._tid_offset, self._cpu_number = tid_offset, cpu_number
+        self._count_others = count_others
         self._size = 8 * (1 + len(call.slots)) if call.slots else 0
 
     def call(self) -> None:
@@ -134,6 +137,9 @@ class CallCompiler:
         emit, call, frame = self._assembler.emit, self._call, self._frame
         if call.slots:
             self._make_frame()
+        for name in call.arguments:  # what ran before may have used or changed them
+            if (saved := frame.saved(general(name))) is not None:
+                emit(mov(general(name), saved))
         if call.inline is None:
             self._assembler.call_to(call.code)
         else:
@@ -152,7 +158,7 @@ class CallCompiler:
 
         def later() -> None:
             self._assembler.label(unusual)
-            fault, leave = self._emission.new_label(), self._emission.new_label()
+            fault, leave, error = (self._emission.new_label() for _ in range(3))
             emit(cmp("eax", FAULT, 32))
             self._assembler.jump_if("e", fault)
             frame.depth = depth
@@ -161,6 +167,7 @@ class CallCompiler:
                 emit(mov("rax", call.address))
                 emit(cmp("r11", "rax"))
                 self._assembler.jump_if("ne", leave)
+            self._assembler.label(error)
             # It returned true and did not say where to go on: an error of the handler, taken as false.
             self._take_over()
             self._assembler.label(fault)
@@ -169,6 +176,8 @@ class CallCompiler:
             self._assembler.jump(done)
             if call.leaves:
                 self._assembler.label(leave)
+                self._check_stack_pointer(error)
+                self._count_others()
                 self._leave()
 
         self._emission.later(later)
@@ -179,9 +188,6 @@ class CallCompiler:
         emit(mov(at("rsp"), "r10"))
         for number, name in enumerate(self._call.slots, 1):
             self._fill(name, at("rsp", 8 * number))
-        saved = frame.saved("rcx")
-        if saved is not None:
-            emit(mov("rcx", saved))
         emit(mov("r10", "rsp"))
 
     def _fill(self, name: str, slot: Memory) -> None:
@@ -238,9 +244,19 @@ class CallCompiler:
     def _slot(self, name: str) -> Memory:
         return at("rsp", 8 * (1 + self._call.slots.index(name)))
 
+    def _check_stack_pointer(self, error: Label) -> None:
+        """The stack can only be given back, and not beyond what a function may have got of it."""
+        if STACK_POINTER in self._call.written:
+            emit = self._assembler.emit
+            emit(mov("rax", self._slot(STACK_POINTER)))
+            emit(lea("r11", self._frame.program_stack(0)))
+            emit(sub("rax", "r11"))
+            emit(cmp("rax", LARGEST_RETURN))
+            self._assembler.jump_if("a", error)
+
     def _leave(self) -> None:
-        """Go on at ip with the stack at sp. The word below the new top of the stack takes the address: at a
-        function's entry nothing is there."""
+        """Go on at ip with the stack at sp, which is not lower than it was. The word below the new top takes
+        the address: at a function's entry nothing is there."""
         emit, frame = self._assembler.emit, self._frame
         self._take_over()
         if STACK_POINTER in self._call.written:

@@ -32,7 +32,6 @@ from sidestep.arch.x86_64.shapes import (
     lea,
     mov,
     or_,
-    rip,
     shl,
     shr,
     sub,
@@ -92,7 +91,7 @@ def reserve(assembler: Assembler, runtime: Runtime, rings: Rings, tid_offset: in
     emit(
         assembler,
         shl("ecx", layout.RECORD_CPU_SHIFT),
-        mov("rax", rip(runtime.process_page_pointer)),
+        mov("rax", runtime.process_page),
         or_("ecx", at("rax", layout.PROCESS_PID_OFFSET)),
         mov(at("r8", 20), "ecx"),
         mov("rax", "r8"),

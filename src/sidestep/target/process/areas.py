@@ -114,6 +114,7 @@ def create_shared(window: Window, file_size: int, mappings: Sequence[tuple[int, 
                 fcntl.fcntl(ours, fcntl.F_ADD_SEALS, KEEPS_SIZE)
                 if os.fstat(ours).st_size != file_size:
                     raise OSError(errno.EBUSY, "its size was changed by somebody else")
+                view = mmap.mmap(ours, file_size)
                 _map_shared(calls, address, mappings, descriptor, made)
             finally:
                 calls.call(Syscall.CLOSE, descriptor)
@@ -123,7 +124,6 @@ def create_shared(window: Window, file_size: int, mappings: Sequence[tuple[int, 
             for span in made:
                 calls.call(Syscall.MUNMAP, span.start, span.size)
             raise TargetError(subject, errors.REMOTE_CALL_FAILED, explain(error)) from error
-    view = mmap.mmap(ours, file_size)
     return SharedArea(Range(address, address + total), ours, view)
 
 

@@ -39,11 +39,14 @@ class Natives:
         if not self.areas or self._used + size > self.areas[-1].span.size:
             whole = max(SMALLEST_AREA, size + PAGE - 1 & -PAGE)
             mappings = [(0, whole, 0)]
-            area = uninterrupted(
-                lambda: self._process.in_window(lambda window: create_shared(window, whole, mappings))
-            )
-            self.areas.append(area)
-            self._used = 0
+
+            def make() -> None:
+                self.areas.append(
+                    self._process.in_window(lambda window: create_shared(window, whole, mappings))
+                )
+                self._used = 0
+
+            uninterrupted(make)
         address = self.areas[-1].address + self._used
         self._used += size
         return address

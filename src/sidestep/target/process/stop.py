@@ -156,7 +156,7 @@ def _try_to_stop_all(stop: Stop, sharers: Sharers, deadline: float) -> bool:
                     if tid not in seized and _seize(stop, process, tid):
                         stop.process_of[tid] = process
                         fresh.append(tid)
-        except TargetError:
+        except BaseException:
             # Only a stopped thread can be detached: those that were seized already would stay ours.
             _interrupt(fresh)
             _let_go(stop, fresh, deadline)
@@ -167,10 +167,16 @@ def _try_to_stop_all(stop: Stop, sharers: Sharers, deadline: float) -> bool:
             continue
         seized.update(fresh)
         _interrupt(fresh)
-        stuck = _await(stop, fresh, began + LONGEST_PAUSE)
-        while stuck and not any(_state(stop, tid) == "D" for tid in stuck) and time.monotonic() < deadline:
-            # Only the CPU is missing, and they get it sooner while the others are stopped.
-            stuck = _await(stop, stuck, min(time.monotonic() + LONGEST_PAUSE, deadline))
+        try:
+            stuck = _await(stop, fresh, began + LONGEST_PAUSE)
+            while (
+                stuck and not any(_state(stop, tid) == "D" for tid in stuck) and time.monotonic() < deadline
+            ):
+                # Only the CPU is missing, and they get it sooner while the others are stopped.
+                stuck = _await(stop, stuck, min(time.monotonic() + LONGEST_PAUSE, deadline))
+        except BaseException:
+            _let_go(stop, [tid for tid in fresh if tid not in stop.threads], deadline)
+            raise
         if stuck:
             release(stop)
             _let_go(stop, stuck, deadline)
@@ -215,6 +221,10 @@ def _let_go(stop: Stop, tids: list[int], deadline: float) -> None:
         if others:  # a child of vfork, most likely
             names += f"; its memory is used by process {', '.join(map(str, sorted(others)))}, too"
         raise StillAttachedError(f"process {stop.pid}", errors.THREAD_STUCK, f"thread {names}")
+
+
+def _any_sleeps(stop: Stop, tids: Iterable[int]) -> bool:
+    return any(_state(stop, tid) == "D" for tid in tids)
 
 
 def _state(stop: Stop, tid: int) -> str:
