@@ -64,6 +64,7 @@ class Target:
         self._detached = False
         self._lock = threading.RLock()
         self._left_over: Sequence[Event] = []
+        self._lost_in_all: int | None = None
         self._places.refresh()
         ending.add(self.detach)
 
@@ -310,7 +311,11 @@ class Target:
             engine = self._engine
             rings = uninterrupted(lambda: engine.open_rings(self._ring_size))
             stream = EventStream(
-                memoryview(rings.view), self._engine.ring_count, self._engine.ring_size, self.symbolize
+                memoryview(rings.view),
+                self._engine.ring_count,
+                self._engine.ring_size,
+                self.symbolize,
+                engine.is_quiet,
             )
             manager.placer.on_event_added, manager.on_events_gone = stream.add, stream.remove
             manager.on_rings_left = stream.settle
@@ -338,9 +343,16 @@ class Target:
 
     @property
     def lost(self) -> int:
-        """Events of all probes, and of all native handlers, that found their ring full."""
+        """Events of all probes, and of all native handlers, that found their ring full, or whose thread was
+        killed or jumped out before they were complete."""
+        if self._lost_in_all is not None:
+            return self._lost_in_all
+        return self._sum_lost(self.probes)
+
+    def _sum_lost(self, probes: Iterable[Kprobe]) -> int:
         by_handlers = 0 if self._manager is None else self._manager.placer.lost_by_handlers
-        return sum(probe.lost for probe in self.probes) + by_handlers
+        holes = 0 if self._stream is None else self._stream.reader.holes
+        return sum(probe.lost for probe in probes) + by_handlers + holes
 
     # The end
 
@@ -354,11 +366,13 @@ class Target:
                 return
             self._detached = True
         problems: Sequence[str] = []
+        probes = self.probes
         try:
             if self._manager is not None:
                 problems = self._manager.remove_all()
         finally:
             uninterrupted(self._close)
+            self._lost_in_all = self._sum_lost(probes)
             ending.remove(self.detach)
         if problems:
             raise DetachError("\n".join(problems))

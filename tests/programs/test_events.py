@@ -173,3 +173,32 @@ def test_a_full_ring_loses_events_and_says_so(sidestep: ModuleType, build: Build
     assert delivered + probe.lost == probe.hits
     running.send()
     assert running.finish().status == 0
+
+
+def test_records_that_are_never_finished_hold_nobody_up(
+    sidestep: ModuleType, build: Builder, run: Run
+) -> None:
+    """A thread that jumps out, or is killed, while it writes a record leaves a hole: what comes behind it is
+    delivered all the same, and the hole counts as lost."""
+    running = run(build("jumpsout"), "100000", "wait", time_limit=100)
+    running.expect("ready")
+    seen = 0
+    with attached(sidestep, running.pid) as target:
+        (probe,) = target.trace("jumpsout:work value=$arg1:u64").probes
+        running.send()
+        for _ in range(200):
+            seen += sum(1 for _ in target.events(timeout=0.05))
+            stream = target._stream
+            if stream.reader.holes >= 3:
+                break
+        assert stream.reader.holes >= 3
+        before = seen
+        for _ in range(100):
+            seen += sum(1 for _ in target.events(timeout=0.05))
+            if seen > before:
+                break
+        assert seen > before
+    left = sum(1 for _ in target.events())
+    # A hit that was counted, and whose thread jumped out before it had a record, is no event.
+    jumps = 20_000
+    assert probe.hits - jumps <= seen + left + target.lost <= probe.hits

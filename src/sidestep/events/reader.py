@@ -8,6 +8,7 @@ which events are final.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable
@@ -83,6 +84,20 @@ class EventReader:
             if ring.drained:
                 self._bounds[ring.number] = before
         return runs
+
+    def waits_longer(self, seconds: float) -> bool:
+        """Whether some ring has stood still for so long at a record that is not committed."""
+        latest = time.monotonic() - seconds
+        return any(ring.waits_since is not None and ring.waits_since < latest for ring in self.rings)
+
+    def heads(self) -> list[int]:
+        """How far each ring is reserved."""
+        return [ring.head for ring in self.rings]
+
+    def declare_holes(self, heads: Iterable[int]) -> None:
+        """Nobody is writing what was reserved when `heads` were read."""
+        for ring, head in zip(self.rings, heads, strict=True):
+            ring.holes_below = head
 
     def settle(self, rings: Iterable[int]) -> None:
         """Takes everything from rings (by number) whose only writers have ended; their holes are dropped."""

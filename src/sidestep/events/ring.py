@@ -12,6 +12,7 @@ record and counted in `damaged`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -60,6 +61,15 @@ class Ring:
         self._bytes = shared[start + RING_CONTROL_SIZE : start + RING_CONTROL_SIZE + size]
         self._words = self._bytes.cast("Q")
         self._tail = self._control[RING_TAIL_OFFSET // 8] & ~7
+        self.waits_since: float | None = None  # when a record that is not committed was first in the way
+        self.holes_below = (
+            0  # up to this position nobody is writing any more: what is not committed is a hole
+        )
+
+    @property
+    def head(self) -> int:
+        """How many bytes were ever reserved."""
+        return self._control[RING_HEAD_OFFSET // 8]
 
     def close(self) -> None:
         """Lets go of the mapping; the ring cannot be used afterwards."""
@@ -75,7 +85,7 @@ class Ring:
         head = self._control[RING_HEAD_OFFSET // 8]
         tail = self._tail
         if head == tail:
-            self.drained = True
+            self.drained, self.waits_since = True, None
             return []
         if head & 7 or not 0 <= head - tail <= self.size:
             self._reset(head)
@@ -87,11 +97,20 @@ class Ring:
             shape = shapes.get(word)
             if shape is not None and shape.size <= head - position:
                 position = self._take_run(position, head, word, shape, runs)
-            elif shape is None and (word == 0 or word & 0xFFFF == PENDING_MAGIC) and not skip_holes:
+            elif (
+                shape is None
+                and (word == 0 or word & 0xFFFF == PENDING_MAGIC)
+                and not skip_holes
+                and position >= self.holes_below
+            ):
                 break
             else:
                 position = self._skip(position, head, shapes)
         self.drained = position >= head
+        if self.drained or position > tail:
+            self.waits_since = None
+        elif self.waits_since is None:
+            self.waits_since = time.monotonic()
         self._clear(tail, position)
         self._tail = position
         self._control[RING_TAIL_OFFSET // 8] = position

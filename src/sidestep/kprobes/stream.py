@@ -11,6 +11,7 @@ from sidestep.events.decode import Event, EventDecoder
 from sidestep.events.reader import EventReader
 from sidestep.events.record import EventProgram
 
+HOLE_PATIENCE = 0.2  # seconds that a ring may wait for one record
 SHORTEST_SLEEP, LONGEST_SLEEP = 0.0005, 0.02  # seconds between two looks at the rings
 
 
@@ -18,13 +19,21 @@ class EventStream:
     """Reads events when somebody iterates. What finds its ring full meanwhile is counted as lost."""
 
     def __init__(
-        self, view: memoryview, ring_count: int, ring_size: int, symbolize: Callable[[int], str]
+        self,
+        view: memoryview,
+        ring_count: int,
+        ring_size: int,
+        symbolize: Callable[[int], str],
+        is_quiet: Callable[[], bool],
     ) -> None:
+        """`is_quiet` looks whether no thread is in code of ours."""
         self._view = view
         self.reader = EventReader(view, ring_count, ring_size, Clock())
         self._symbolize = symbolize
         self._lock = threading.Lock()
         self._stopped = self._closed = False
+        self._is_quiet = is_quiet
+        self._next_look = 0.0
 
     def add(self, program: EventProgram) -> None:
         self.reader.add([EventDecoder(program, self._symbolize)])
@@ -39,7 +48,18 @@ class EventStream:
     def poll(self) -> list[Event]:
         """The events that are final by now, by time."""
         with self._lock:
-            return [] if self._closed else self.reader.poll()
+            if self._closed:
+                return []
+            found = self.reader.poll()
+            if self.reader.waits_longer(HOLE_PATIENCE) and time.monotonic() > self._next_look:
+                # Somebody was killed, or jumped out, between reserving a record and committing it; what was
+                # reserved by now will not be written any more if nobody is in code of ours.
+                self._next_look = time.monotonic() + HOLE_PATIENCE
+                heads = self.reader.heads()
+                if self._is_quiet():
+                    self.reader.declare_holes(heads)
+                    found += self.reader.poll()
+            return found
 
     def settle(self, rings: Sequence[int]) -> None:
         """Take what is left in rings whose writers have ended."""

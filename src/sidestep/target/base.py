@@ -170,6 +170,9 @@ class Engine(Protocol):
     def forget(self, index: int) -> None:
         """Take a probe that has no jump out of that table."""
 
+    def is_quiet(self) -> bool:
+        """Whether every thread, also of forked children, was seen outside of code of ours since the call."""
+
     def settle(self, timeout: float = 1.0) -> bool:
         """Wait until no thread is in code that was taken out: its counters are final then."""
 

@@ -309,6 +309,10 @@ class InlineEngine:
             else:
                 self.space.release(detour.buffer.span)
 
+    def is_quiet(self, tries: int = 20) -> bool:
+        """See base.Engine."""
+        return self._family.all_done(lambda window: not in_flight(window, self.space.code_spans), tries=tries)
+
     def settle(self, timeout: float = 1.0) -> bool:
         """Wait until no thread is in a retired buffer: then the counters of what was taken out are final."""
         deadline = time.monotonic() + timeout

@@ -93,6 +93,16 @@ class Family:
             )
         return list(problems.values())
 
+    def all_done(self, function: Callable[[Window], bool], tries: int) -> bool:
+        """Whether `function` was true in a window of each, within some tries, or it is gone."""
+        left = {self._process.pid, *self.children()}
+        for _ in range(tries):
+            left = {pid for pid in left if not self._leave_one(pid, function)}
+            if not left:
+                return True
+            time.sleep(0.001)
+        return False
+
     def _members(self) -> set[int]:
         """Without those that share the memory of the target: they are rid of everything together with it."""
         main = self._process.pid
