@@ -457,3 +457,106 @@ def test_only_the_flags_of_arithmetic_are_changed(
         lambda: None,
     )
     assert comparable(outcome) == comparable(bare(name)), str(outcome)
+
+
+def test_a_handler_behind_a_record_sees_the_arguments(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare
+) -> None:
+    """Recording uses rcx and rdx; a second handler sees what the first has changed."""
+    seen, changed = api.Hash(64), api.Counter()
+
+    @native
+    def first(p, regs):  # type: ignore[no-untyped-def]
+        seen[regs.arg(2) & 7] += 1
+        regs.cx = 4242
+
+    @native
+    def second(p, regs):  # type: ignore[no-untyped-def]
+        if regs.arg(3) == 4242:
+            changed.add(1)
+
+    name = "sums"
+    probes: list[Any] = []
+
+    def probe(target: Any) -> None:
+        target.trace(f"{place(name, 'sum_of_four')} c=$arg3:u64")
+        probes.append(target.kprobe(place(name, "sum_of_four"))(first))
+        probes.append(target.kprobe(place(name, "sum_of_four"))(second))
+
+    outcome = run_under(sidestep, run(build(name), "wait"), probe, lambda: None)
+    true = counts(bare(name))["sum_of_four"]
+    assert counts(outcome)["sum_of_four"] == true
+    assert seen.to_dict() == {3: true}
+    assert changed.value == true == probes[1].hits
+
+
+@pytest.mark.parametrize("offset", [-8, -4096, 1 << 40])
+def test_a_stack_pointer_that_no_return_gives_is_a_fault(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare, offset: int
+) -> None:
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        regs.ip = regs.return_address
+        regs.sp += u64(offset)
+        return 1
+
+    name = "threads"
+    probes: list[Any] = []
+    outcome = run_under(
+        sidestep,
+        run(build(name), "wait"),
+        lambda target: probes.append(target.kprobe(place(name, "work"))(handler)),
+        lambda: None,
+    )
+    assert comparable(outcome) == comparable(bare(name)), str(outcome)
+    assert probes[0].faults == probes[0].hits == counts(bare(name))["work"]
+
+
+def test_words_behind_the_end_of_a_stack_are_a_fault(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare
+) -> None:
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        assert regs.stack(0) != 0
+        assert regs.stack(60000) != 1
+
+    name = "threads"
+    probes: list[Any] = []
+    outcome = run_under(
+        sidestep,
+        run(build(name), "wait"),
+        lambda target: probes.append(target.kprobe(place(name, "work"))(handler)),
+        lambda: None,
+    )
+    assert comparable(outcome) == comparable(bare(name)), str(outcome)
+    assert probes[0].hits == counts(bare(name))["work"]
+
+
+def test_what_a_map_holds_goes_along_and_only_the_target_enters_keys(
+    sidestep: ModuleType, build: Builder, run: Run
+) -> None:
+    limits, table = api.Array(4), api.Hash(16)
+    limits[1], table[7] = 100, 5
+
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        table[7] += limits[1]
+
+    name = "threads"
+    inside: list[BaseException] = []
+
+    def set_inside() -> None:
+        try:
+            table[8] = 1
+        except TypeError as error:
+            inside.append(error)
+
+    probes: list[Any] = []
+    run_under(
+        sidestep,
+        run(build(name), "8", "wait"),
+        lambda target: probes.append(target.kprobe(place(name, "work"))(handler)),
+        set_inside,
+    )
+    assert inside
+    assert table.to_dict() == {7: 5 + 100 * probes[0].hits}
