@@ -560,3 +560,23 @@ def test_what_a_map_holds_goes_along_and_only_the_target_enters_keys(
     )
     assert inside
     assert table.to_dict() == {7: 5 + 100 * probes[0].hits}
+
+
+def test_stacks_are_kept_once(sidestep: ModuleType, build: Builder, run: Run, bare: Bare) -> None:
+    stacks, hits = api.Stacks(), api.Hash(64)
+
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        hits[stacks.id()] += 1
+
+    name = "threads"
+    probes: list[Any] = []
+    outcome = run_under(
+        sidestep,
+        run(build(name), "wait"),
+        lambda target: probes.append(target.kprobe(place(name, "work"))(handler)),
+        lambda: None,
+    )
+    assert comparable(outcome) == comparable(bare(name)), str(outcome)
+    assert sum(hits.to_dict().values()) == counts(bare(name))["work"]
+    assert all(stacks.frames(key)[0] == probes[0].addr for key in hits.to_dict())

@@ -103,9 +103,8 @@ class Calls(Expressions):
         name = ast.unparse(node.func)
         if isinstance(thing, type) and issubclass(thing, Event):
             raise self.error(node, "an event can only be emitted", f"emit({name}(...))")
-        raise self.error(
-            node, f"`{name}` cannot be called in the target", "decorate it with @sidestep.native"
-        )
+        hint = "decorate it with @sidestep.native" if hasattr(thing, "__code__") else ""
+        raise self.error(node, f"`{name}` cannot be called in the target", hint)
 
     def _one(self, node: ast.Call) -> ast.expr:
         if node.keywords:
