@@ -91,6 +91,21 @@ def run_under(
     return running.finish()
 
 
+WORKER = "threads"
+
+
+def run_with(sidestep: ModuleType, build: Builder, run: Run, handler: Any) -> tuple[Outcome, list[Any]]:
+    """The outcome of WORKER with a handler at its function `work`, and the probe."""
+    probes: list[Any] = []
+    outcome = run_under(
+        sidestep,
+        run(build(WORKER), "wait"),
+        lambda target: probes.append(target.kprobe(place(WORKER, "work"))(handler)),
+        lambda: None,
+    )
+    return outcome, probes
+
+
 @pytest.mark.parametrize(("name", "size"), [("threads", 200000), ("forkthreads", 400)])
 def test_sums_are_exact(
     sidestep: ModuleType, build: Builder, run: Run, bare: Bare, name: str, size: int
@@ -409,16 +424,9 @@ def test_a_loop_without_end_is_ended(sidestep: ModuleType, build: Builder, run: 
         while True:
             pass
 
-    name = "threads"
-    probes: list[Any] = []
-    outcome = run_under(
-        sidestep,
-        run(build(name), "wait"),
-        lambda target: probes.append(target.kprobe(place(name, "work"))(handler)),
-        lambda: None,
-    )
-    assert comparable(outcome) == comparable(bare(name)), str(outcome)
-    assert probes[0].faults == probes[0].hits == counts(bare(name))["work"]
+    outcome, probes = run_with(sidestep, build, run, handler)
+    assert comparable(outcome) == comparable(bare(WORKER)), str(outcome)
+    assert probes[0].faults == probes[0].hits == counts(bare(WORKER))["work"]
 
 
 def test_a_full_hash_counts_what_it_drops(sidestep: ModuleType, build: Builder, run: Run) -> None:
@@ -500,16 +508,9 @@ def test_a_stack_pointer_that_no_return_gives_is_a_fault(
         regs.sp += u64(offset)
         return 1
 
-    name = "threads"
-    probes: list[Any] = []
-    outcome = run_under(
-        sidestep,
-        run(build(name), "wait"),
-        lambda target: probes.append(target.kprobe(place(name, "work"))(handler)),
-        lambda: None,
-    )
-    assert comparable(outcome) == comparable(bare(name)), str(outcome)
-    assert probes[0].faults == probes[0].hits == counts(bare(name))["work"]
+    outcome, probes = run_with(sidestep, build, run, handler)
+    assert comparable(outcome) == comparable(bare(WORKER)), str(outcome)
+    assert probes[0].faults == probes[0].hits == counts(bare(WORKER))["work"]
 
 
 def test_words_behind_the_end_of_a_stack_are_a_fault(
@@ -520,16 +521,9 @@ def test_words_behind_the_end_of_a_stack_are_a_fault(
         assert regs.stack(0) != 0
         assert regs.stack(60000) != 1
 
-    name = "threads"
-    probes: list[Any] = []
-    outcome = run_under(
-        sidestep,
-        run(build(name), "wait"),
-        lambda target: probes.append(target.kprobe(place(name, "work"))(handler)),
-        lambda: None,
-    )
-    assert comparable(outcome) == comparable(bare(name)), str(outcome)
-    assert probes[0].hits == counts(bare(name))["work"]
+    outcome, probes = run_with(sidestep, build, run, handler)
+    assert comparable(outcome) == comparable(bare(WORKER)), str(outcome)
+    assert probes[0].hits == counts(bare(WORKER))["work"]
 
 
 def test_what_a_map_holds_goes_along_and_only_the_target_enters_keys(
@@ -569,14 +563,7 @@ def test_stacks_are_kept_once(sidestep: ModuleType, build: Builder, run: Run, ba
     def handler(p, regs):  # type: ignore[no-untyped-def]
         hits[stacks.id()] += 1
 
-    name = "threads"
-    probes: list[Any] = []
-    outcome = run_under(
-        sidestep,
-        run(build(name), "wait"),
-        lambda target: probes.append(target.kprobe(place(name, "work"))(handler)),
-        lambda: None,
-    )
-    assert comparable(outcome) == comparable(bare(name)), str(outcome)
-    assert sum(hits.to_dict().values()) == counts(bare(name))["work"]
+    outcome, probes = run_with(sidestep, build, run, handler)
+    assert comparable(outcome) == comparable(bare(WORKER)), str(outcome)
+    assert sum(hits.to_dict().values()) == counts(bare(WORKER))["work"]
     assert all(stacks.frames(key)[0] == probes[0].addr for key in hits.to_dict())

@@ -15,7 +15,6 @@ stack. All records of one event have the same size, a multiple of 8.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sidestep.errors import NOT_SUPPORTED, ProbeError
@@ -117,10 +116,6 @@ class EventProgram:
     def __post_init__(self) -> None:
         object.__setattr__(self, "format", self._lay_out())
 
-    @property
-    def has_filter(self) -> bool:
-        return self.condition is not None or self.tids is not None or bool(self.comms)
-
     def _lay_out(self) -> RecordFormat:
         if not 0 < self.string_limit <= LARGEST_STRING:
             raise ProbeError(self.name, NOT_SUPPORTED, f"strings have 1 to {LARGEST_STRING} bytes")
@@ -153,14 +148,6 @@ def can_fault(fetch: Fetch) -> bool:
             return number > len(REGISTER_ARGUMENTS)
         case _:
             return False
-
-
-def header_words(programs: Iterable[EventProgram]) -> dict[int, tuple[int, int]]:
-    """The first word of each event's committed records: (event index, record size)."""
-    return {
-        program.format.header_word(program.index): (program.index, program.format.size)
-        for program in programs
-    }
 
 
 def _field_size(argument: FetchArgument, string_limit: int, event: str) -> int:

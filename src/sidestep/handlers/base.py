@@ -16,6 +16,7 @@ from sidestep.compiler.integers import u64
 from sidestep.errors import ProbeError
 
 WORD = 8
+PROBES = 128  # slots of a table that are looked at for a key
 
 _simulated_cells = itertools.count(1, 1 << 20)
 _simulated_bases = itertools.count(1 << 32, 1 << 32)

@@ -8,10 +8,9 @@ from typing import Any
 from sidestep.compiler.integers import INTEGERS, Integer, u32, u64, wrap
 from sidestep.compiler.intrinsics import add, cell_add, cell_max, exchange_if, load, store, tid
 from sidestep.handlers.arrow import table
-from sidestep.handlers.base import Map
+from sidestep.handlers.base import PROBES, Map
 
 LARGEST_WORDS = 1 << 24
-PROBES = 128  # slots of a Hash that are looked at for a key
 SLOT_WORDS = 2
 
 

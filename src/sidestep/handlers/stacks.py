@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from sidestep.compiler.integers import u64
 from sidestep.compiler.intrinsics import LONGEST_WALK, cell_add, exchange_if, frame, load, store, walk
-from sidestep.handlers.base import Map
+from sidestep.handlers.base import PROBES, Map
 
-PROBES = 128  # slots that are looked at for a trace
 LARGEST_CAPACITY = 1 << 18
 
 
