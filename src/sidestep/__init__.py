@@ -3,17 +3,10 @@ was."""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-from sidestep.errors import ProbeError, ProbeSyntaxError, SidestepError, TargetError
-from sidestep.kprobes.texts import Batch
-from sidestep.probes import Count, Kprobe, Record
-from sidestep.session import Target, attach, launch
-from sidestep.sessions import clean, sessions_text
-from sidestep.spec import parse
-
+TYPE_CHECKING = False  # and not typing's: importing that alone takes a while
 if TYPE_CHECKING:
+    from typing import Any
+
     from sidestep.compiler.diagnostics import HandlerError
     from sidestep.compiler.event import Event, emit
     from sidestep.compiler.integers import i8, i16, i32, i64, u8, u16, u32, u64
@@ -45,11 +38,18 @@ if TYPE_CHECKING:
     from sidestep.compiler.pointer import pointer
     from sidestep.compiler.registers import Registers
     from sidestep.compiler.text import comm, string
+    from sidestep.errors import ProbeError, ProbeSyntaxError, SidestepError, TargetError
     from sidestep.handlers.histogram import Histogram
     from sidestep.handlers.maps import Array, Counter, Hash, PerThread, Stats
     from sidestep.handlers.stacks import Stacks
+    from sidestep.kprobes.texts import Batch
+    from sidestep.probes import Count, Kprobe, Record
+    from sidestep.session import Target, attach, launch
+    from sidestep.sessions import clean, sessions_text
+    from sidestep.spec import parse
 
-# What belongs to native handlers is imported when it is asked for: most commands need none of it.
+# Each is imported when it is asked for: no command needs all of them, and what a Ctrl-C means must be said
+# before the first of them is there.
 _LATER = {
     "sidestep.compiler.diagnostics": ("HandlerError",),
     "sidestep.compiler.event": ("Event", "emit"),
@@ -67,6 +67,12 @@ _LATER = {
     "sidestep.handlers.histogram": ("Histogram",),
     "sidestep.handlers.stacks": ("Stacks",),
     "sidestep.handlers.maps": ("Array", "Counter", "Hash", "PerThread", "Stats"),
+    "sidestep.errors": ("ProbeError", "ProbeSyntaxError", "SidestepError", "TargetError"),
+    "sidestep.kprobes.texts": ("Batch",),
+    "sidestep.probes": ("Count", "Kprobe", "Record"),
+    "sidestep.session": ("Target", "attach", "launch"),
+    "sidestep.sessions": ("clean", "sessions_text"),
+    "sidestep.spec": ("parse",),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
@@ -75,6 +81,8 @@ def __getattr__(name: str) -> Any:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
     return getattr(importlib.import_module(module), name)
 
 

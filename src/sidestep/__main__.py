@@ -1,6 +1,6 @@
 """`python -m sidestep` is the command `sidestep`."""
 
-from sidestep.cli.main import app
+from sidestep.cli.entry import main
 
 if __name__ == "__main__":
-    app()
+    main()

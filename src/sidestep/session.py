@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any
 
 from sidestep import errors
@@ -140,13 +141,19 @@ class Target:
         self._places.refresh()
         return self._places.find(parse_where(glob), everywhere=True)
 
-    def check(self, text: str) -> Sequence[Checked]:
-        """How the probes of a probe text would be placed, without placing them."""
+    def check(self, text: str, progress: Progress | None = None) -> Sequence[Checked]:
+        """How the probes of a probe text would be placed, without placing them. `progress` as in `trace`."""
         self._load()
         self._places.expect(1)
+        self._places.show(None if progress is None else partial(progress, "reading code"))
         where = parse(text).where
         found = self._places.find(where, everywhere=where.is_glob)
-        return [Checked(location, self._places.verdict(location)) for location in found]
+        checked = []
+        for number, location in enumerate(found):
+            if progress is not None:
+                progress("looking at probepoints", number, len(found))
+            checked.append(Checked(location, self._places.verdict(location)))
+        return checked
 
     # Registration
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from harness.running import Running
 from harness.samples import Samples
+from sidestep.cli.interrupt import ENDING
 from sidestep.cli.main import app
 
 SIDESTEP = (sys.executable, "-m", "sidestep")
@@ -54,9 +56,10 @@ Start = Callable[..., Running]
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
     """`command("funcs", "-f", ELF, GLOB)` runs a command in this process."""
     monkeypatch.setenv("COLUMNS", "120")
+    handlers = {number: signal.getsignal(number) for number in ENDING}
 
     def run(*words: object) -> Result:
         capsys.readouterr()
@@ -67,7 +70,9 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
         assert isinstance(code, int)
         return Result(output, errors, code)
 
-    return run
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)  # a command's process would have ended
 
 
 @pytest.fixture

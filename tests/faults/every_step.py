@@ -198,11 +198,6 @@ class Laboratory:
         wrong += changes(before, case.still)
         return report
 
-    def _end_stopped(self, then: str) -> Report:
-        return (
-            self._controllers.continue_stopped() if then == "continue" else self._controllers.kill_stopped()
-        )
-
 
 def changes(before: Iterable[State], still: bool) -> list[str]:
     found = []

@@ -10,6 +10,7 @@ import typer
 
 from sidestep.address import Range
 from sidestep.cli.disassembly import LEGEND, Marks, disassemble
+from sidestep.cli.interrupt import Interrupt
 from sidestep.cli.modules import Loaded, choose_modules
 from sidestep.cli.options import (
     FileOption,
@@ -22,6 +23,7 @@ from sidestep.cli.options import (
     choose_pid,
 )
 from sidestep.cli.output import plural, result_stream, say, write_json, write_lines, write_table
+from sidestep.cli.progress import Progress
 from sidestep.cli.tables import Column
 from sidestep.errors import Refusal
 from sidestep.events.layout import JUMP_SIZE
@@ -122,7 +124,7 @@ def check(
     if file is not None:
         answers = list(_offline(choose_modules(pid, name, file), probe))
     else:
-        answers = list(_attached(choose_pid(pid, name), probe))
+        answers = _attached(choose_pid(pid, name), probe)
     _write(answers, format)
     if all(answer.refusal is not None for answer in answers):
         raise typer.Exit(1)
@@ -139,15 +141,18 @@ def _offline(loaded: Loaded, probe: str) -> Iterator[Answer]:
         yield Answer(location, verdict(context, location.address))
 
 
-def _attached(pid: int, probe: str) -> Iterator[Answer]:
+def _attached(pid: int, probe: str) -> list[Answer]:
     from sidestep import attach
 
-    target = attach(pid, allow_seccomp=True)
-    try:
-        for checked in target.check(probe):
-            yield Answer(checked.location, checked.verdict)
-    finally:
-        target.detach()
+    with Interrupt() as interrupt:
+        target = attach(pid, allow_seccomp=True)
+        try:
+            with Progress(interrupt.check) as progress:
+                checked = target.check(probe, progress)
+        finally:
+            target.detach()
+        interrupt.check()
+    return [Answer(each.location, each.verdict) for each in checked]
 
 
 def _write(answers: Sequence[Answer], format: Format) -> None:

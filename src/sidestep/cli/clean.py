@@ -19,7 +19,8 @@ def clean(context: typer.Context, pid: PidOption = None, name: NameOption = None
     number = choose_pid(pid, name)
     from sidestep import clean as clean_process
 
-    with Interrupt():
+    with Interrupt() as interrupt:
+        interrupt.is_last()
         report = clean_process(number)
     with result_stream(None, launched=False) as stream:
         write_lines(stream, report.text.splitlines())

@@ -13,6 +13,7 @@ from pathlib import Path
 import typer
 
 from sidestep.cli.count import count
+from sidestep.cli.interrupt import Interrupt
 from sidestep.cli.options import Choice, Invocation
 from sidestep.cli.output import reader_may_leave
 from sidestep.cli.plan import Plan
@@ -93,7 +94,7 @@ def _show(program: subprocess.Popen[str]) -> int:
 def _count(pid: int) -> int:
     probes = usable(pid, COUNTED)
     _command("count", pid, probes, f"--duration {COUNT_SECONDS:g}")
-    code = count(Plan(Choice(pid, None), tuple(probes), duration=COUNT_SECONDS))
+    code = count(Plan(Choice(pid, None), tuple(probes), duration=COUNT_SECONDS, is_last=False))
     _say(
         "",
         "   HITS is how often each function was called, to the last one. The first instructions of each were",
@@ -108,7 +109,8 @@ def _trace(pid: int) -> int:
     probes = usable(pid, TRACED)
     _say("2. What are they called with?", "")
     _command("trace", pid, probes, f"--limit {EVENTS}")
-    code = trace(Plan(Choice(pid, None), tuple(probes), duration=TRACE_SECONDS, limit=EVENTS))
+    choice = Choice(pid, None)
+    code = trace(Plan(choice, tuple(probes), duration=TRACE_SECONDS, limit=EVENTS, is_last=False))
     _say(
         "",
         "   One line a hit: task-thread, CPU, seconds, the probe, where, and what was asked for. $arg1 is",
@@ -148,18 +150,20 @@ def usable(pid: int, probes: Sequence[str]) -> list[str]:
     from sidestep import attach
     from sidestep.errors import ProbeError, Refusal
 
-    target = attach(pid)
     found = []
-    try:
-        for probe in probes:
-            try:
-                checked = target.check(probe)
-            except ProbeError:
-                continue
-            if not any(isinstance(each.verdict, Refusal) for each in checked):
-                found.append(probe)
-    finally:
-        target.detach()
+    with Interrupt() as interrupt:
+        target = attach(pid)
+        try:
+            for probe in probes:
+                interrupt.check()
+                try:
+                    checked = target.check(probe)
+                except ProbeError:
+                    continue
+                if not any(isinstance(each.verdict, Refusal) for each in checked):
+                    found.append(probe)
+        finally:
+            target.detach()
     return found
 
 

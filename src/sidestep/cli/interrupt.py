@@ -44,14 +44,14 @@ class Interrupt:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
-            signal.signal(number, signal.SIG_IGN if self._is_last and self.requested else handler)
+            signal.signal(number, signal.SIG_IGN if self._is_last else handler)
         self._previous.clear()
         signal.set_wakeup_fd(self._wakeup)
         os.close(self._reader)
         os.close(self._writer)
 
     def is_last(self) -> None:
-        """The process ends when the `with` does: signals after a first one must not change its exit code."""
+        """The process ends when the `with` does: signals that come later must not change its exit code."""
         self._is_last = True
 
     @property

@@ -47,6 +47,8 @@ class Plan:
     tid: int | None = None
     comm: str | None = None
     allow_seccomp: bool = False
+    is_last: bool = True
+    """Whether the process ends with the run."""
     filtered: bool = field(init=False)
     globs: bool = field(init=False)
 

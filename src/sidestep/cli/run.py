@@ -91,7 +91,8 @@ def execute(plan: Plan, register: Register, watch: Watch, report: Report) -> int
         Interrupt() as interrupt,
         result_stream(plan.output, launched=plan.choice.launched) as stream,
     ):
-        interrupt.is_last()
+        if plan.is_last:
+            interrupt.is_last()
         target = _open(plan)
         if isinstance(target, int):
             return target
