@@ -179,7 +179,8 @@ def faulty(pipe: int, at: int, number: int, **arguments: Any) -> str:
 
 
 def serve() -> None:
-    import sidestep  # noqa: F401  (its forks have it)
+    import sidestep.session
+    import sidestep.sessions  # noqa: F401  (its forks have them)
 
     forker = Forker()
     for line in sys.stdin:

@@ -93,7 +93,7 @@ def shared_folder() -> Iterator[Path]:
 
 # What is imported later must not lie in a folder that only root may enter.
 AS_NOBODY = f"""
-import os, sys, sidestep
+import os, sys, sidestep.session
 "\\n".encode("unicode_escape")
 os.setgroups([])
 os.setresgid({NOBODY}, {NOBODY}, {NOBODY})
