@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from sidestep.spec import parse
 
 # Each is imported when it is asked for: no command needs all of them, and what a Ctrl-C means must be said
-# before the first of them is there. A program that will give up its privileges, or its root, first names what it
-# needs: `from sidestep import attach`.
+# before the first of them is there. A program that will give up its privileges, or its root, should first
+# name what it needs: `from sidestep import attach`.
 _LATER = {
     "sidestep.compiler.diagnostics": ("HandlerError",),
     "sidestep.compiler.event": ("Event", "emit"),
