@@ -12,6 +12,7 @@ import pytest
 
 from harness.build import Builder
 from harness.running import Running
+from harness.samples import Samples
 
 # A shell starts background jobs with these ignored, and children would inherit that.
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
@@ -25,6 +26,12 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 def build(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     """`build(NAME)` is the path of the compiled tests/programs/NAME.c; each is compiled once a session."""
     return Builder(tmp_path_factory.mktemp("programs"))
+
+
+@pytest.fixture(scope="session")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
+    """`samples(SOURCE, FLAG, ...)` is the path of the compiled source text."""
+    return Samples(tmp_path_factory.mktemp("samples"))
 
 
 @pytest.fixture

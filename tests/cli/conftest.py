@@ -85,12 +85,6 @@ def sidestep_run(run: Start) -> Start:
     return start
 
 
-@pytest.fixture(scope="session")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
-    """`samples(SOURCE, FLAG, ...)` is the path of the compiled source text."""
-    return Samples(tmp_path_factory.mktemp("samples"))
-
-
 @pytest.fixture
 def ticking(run: Start, samples: Samples) -> Running:
     """A program that calls tick(value, "tick") every millisecond until its standard input is closed."""

@@ -25,11 +25,6 @@ from sidestep.symbols.functions import FunctionTable
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture(scope="module")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
-    return Samples(tmp_path_factory.mktemp("samples"))
-
-
 BEGIN = '#define RECORD __asm__ volatile("int3")\n'
 # main() runs between two int3: only that is stepped.
 PROGRAMS = {

@@ -32,19 +32,30 @@ class Steps:
 
     def install(self) -> None:
         """Wrap the functions, for the rest of this process's life."""
-        call, wait, write = ptrace.call, ptrace.wait, ProcessMemory.write
+        call, seize = ptrace.call, ptrace.seize
+        wait, wait_long, write = ptrace.wait, ptrace.wait_long, ProcessMemory.write
 
         def counted_call(request: ptrace.Request, tid: int, address: int = 0, data: int = 0) -> int:
             self.step(request.name)
             self._waited = False
             return call(request, tid, address, data)
 
-        def counted_wait(tid: int, *, block: bool = False) -> int | None:
+        def counted_seize(tid: int, options: int) -> None:
+            self.step("SEIZE")
+            self._waited = False
+            seize(tid, options)
+
+        def counted_wait(tid: int) -> int | None:
             # How often a thread is looked at until it has stopped is chance; the first time is a step.
             if not self._waited:
                 self.step("wait")
             self._waited = True
-            return wait(tid, block=block)
+            return wait(tid)
+
+        def counted_wait_long(tid: int) -> int:
+            self.step("wait")
+            self._waited = True
+            return wait_long(tid)
 
         def counted_write(memory: ProcessMemory, address: int, data: bytes) -> None:
             while data:
@@ -53,7 +64,8 @@ class Steps:
                 write(memory, address, data[:here])
                 address, data = address + here, data[here:]
 
-        ptrace.call, ptrace.wait = counted_call, counted_wait
+        ptrace.call, ptrace.seize = counted_call, counted_seize
+        ptrace.wait, ptrace.wait_long = counted_wait, counted_wait_long
         ProcessMemory.write = counted_write  # type: ignore[method-assign]
         for owner, name in (
             (layout.Header, "write"),

@@ -85,7 +85,7 @@ def _launch(
         raise AssertionError("unreachable: the start failed")
     pid = int.from_bytes(raw, "little")
     try:
-        ptrace.call(Request.SEIZE, pid, 0, Option.SYSGOOD | Option.EXEC)
+        ptrace.seize(pid, Option.SYSGOOD | Option.EXEC)
         os.write(go_write, b"g")
         running = _stop_at_first_instruction(pid)
     finally:
@@ -112,10 +112,9 @@ def _stop_at_first_instruction(pid: int) -> bool:
     wanted = Event.EXEC
     while True:
         try:
-            status = ptrace.wait(pid, block=True)
+            status = ptrace.wait_long(pid)
         except ChildProcessError:
             return False  # reaped by the Popen that found the exec failed
-        assert status is not None
         if not os.WIFSTOPPED(status & 0xFFFF):
             return False
         event = ptrace.event_of(status)

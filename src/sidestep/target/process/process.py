@@ -202,7 +202,11 @@ class Process:
                     self._check_same_program()
                     return function(Window(self, stop))
             except ProcessLookupError as error:  # of a ptrace request: it was killed
-                raise TargetError(f"process {self.pid}", errors.PROCESS_GONE) from error
+                raise StillAttachedError(f"process {self.pid}", errors.PROCESS_GONE) from error
+            except TargetError as error:
+                if error.reason is errors.PROCESS_GONE:  # or goes on as another program, with another's tid
+                    raise StillAttachedError(error.subject, error.reason, error.detail) from error
+                raise
             finally:
                 if stop is not None and stop.exit_status is not None:
                     self.exit = Exit.from_status(stop.exit_status)
@@ -368,8 +372,7 @@ def _resume_held(stop: Stop, pid: int, request: Request) -> int:
     number = 0
     while True:
         ptrace.call(request, pid, 0, number)
-        status = ptrace.wait(pid, block=True)
-        assert status is not None
+        status = ptrace.wait_long(pid)
         if not os.WIFSTOPPED(status & 0xFFFF):
             stop.exit_status = status
             stop.threads.clear()

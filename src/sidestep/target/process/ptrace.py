@@ -1,4 +1,4 @@
-"""ptrace(2) and wait4(2) through ctypes: the only file that calls them.
+"""ptrace(2), wait4(2) and waitid(2) through ctypes: the only file that calls them for a traced thread.
 
 `PyDLL` keeps the interpreter lock during a call: a call takes 1 to 3 us, while releasing the lock can
 cost up to 5 ms when another Python thread is busy. Attachments belong to the calling OS thread.
@@ -6,21 +6,31 @@ cost up to 5 ms when another Python thread is busy. Attachments belong to the ca
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import os
 from enum import IntEnum, IntFlag
 
+from sidestep.errors import TargetError
+from sidestep.target.process import procfs
 from sidestep.target.process.syscalls import ERESTART_RESTARTBLOCK, ERESTARTSYS
 
 _libc = ctypes.PyDLL(None, use_errno=True)
 _ptrace = _libc.ptrace
 _ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
 _ptrace.restype = ctypes.c_long
+_ptrace_released = ctypes.CDLL(None, use_errno=True).ptrace
+_ptrace_released.argtypes, _ptrace_released.restype = _ptrace.argtypes, _ptrace.restype
 _wait4 = _libc.wait4
 _wait4.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_void_p]
 _wait4.restype = ctypes.c_int
+_waitid = _libc.waitid
+_waitid.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+_waitid.restype = ctypes.c_int
 
 WALL = 0x40000000
+WNOTHREAD = 0x20000000
 NT_X86_XSTATE = 0x202
 
 
@@ -141,6 +151,14 @@ def call(request: Request, tid: int, address: int = 0, data: int = 0) -> int:
     return result
 
 
+def seize(tid: int, options: int) -> None:
+    """Attach without a stop. Other Python threads run meanwhile: see rescue.py."""
+    ctypes.set_errno(0)
+    if _ptrace_released(Request.SEIZE, tid, None, options) == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, f"ptrace SEIZE {tid}: {os.strerror(number)}")
+
+
 def get_registers(tid: int) -> Registers:
     registers = Registers()
     call(Request.GETREGS, tid, 0, ctypes.addressof(registers))
@@ -170,18 +188,88 @@ def set_signal_mask(tid: int, mask: int) -> None:
     call(Request.SETSIGMASK, tid, 8, ctypes.addressof(value))
 
 
-def wait(tid: int, *, block: bool = False) -> int | None:
-    """The next wait status of a traced thread; None when there is none yet (or, OSError, no such child)."""
+class _ChildInfo(ctypes.Structure):
+    """The part of siginfo_t that waitid fills."""
+
+    _fields_ = (
+        ("signal", ctypes.c_int),
+        ("number", ctypes.c_int),
+        ("code", ctypes.c_int),
+        ("pad", ctypes.c_int),
+        ("pid", ctypes.c_int),
+        ("user", ctypes.c_uint),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_char * 100),
+    )
+
+
+def wait(tid: int) -> int | None:
+    """The next wait status of a traced thread; None when there is none yet (or, OSError, no such child).
+
+    The end of a process that this one has started is only looked at: it is for whoever started it.
+    """
+    info = _look(os.P_PID, tid, os.WNOHANG)
+    if info is None:
+        return None
+    if info.code in _ENDS and _is_own_child(tid):
+        return int(info.status) << 8 if info.code == os.CLD_EXITED else int(info.status)
+    return _take(tid)
+
+
+def wait_long(tid: int) -> int:
+    """The same, when there is one.
+
+    Others that the calling OS thread traces may end meanwhile, and are taken: where all are killed, the first
+    thread of a process can be waited for only when the others are gone.
+    """
+    while (status := wait(tid)) is None:
+        info = _look(os.P_ALL, 0, WNOTHREAD)
+        if info is not None and info.pid != tid and not _is_own_child(info.pid):
+            _take(info.pid)
+    return status
+
+
+def reap(tid: int) -> None:
+    """Take the end of a thread that some OS thread of this process traces, if it has ended. Not for the first
+    thread of a process. Unlike `wait` any OS thread may call it."""
+    with contextlib.suppress(ChildProcessError):
+        info = _look(os.P_PID, tid, os.WNOHANG)
+        if info is not None and info.code in _ENDS:
+            _take(tid)
+
+
+_ENDS = (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
+
+
+def _look(kind: int, tid: int, options: int) -> _ChildInfo | None:
+    """What there is to wait for, left there."""
+    info = _ChildInfo()
+    options |= WALL | os.WEXITED | os.WSTOPPED | os.WNOWAIT
+    while _waitid(kind, tid, ctypes.byref(info), options) < 0:
+        _raise_unless_interrupted("waitid", tid)
+    return info if info.pid else None
+
+
+def _take(tid: int) -> int | None:
+    """The status for which `wait4` is called."""
     status = ctypes.c_int()
-    while True:
-        result = _wait4(tid, ctypes.byref(status), WALL | (0 if block else os.WNOHANG), None)
-        if result == tid:
-            return status.value
-        if result == 0:
-            return None
-        number = ctypes.get_errno()
-        if number != 4:  # EINTR
-            raise OSError(number, f"wait4 {tid}: {os.strerror(number)}")
+    while (result := _wait4(tid, ctypes.byref(status), WALL | os.WNOHANG, None)) < 0:
+        _raise_unless_interrupted("wait4", tid)
+    return status.value if result == tid else None
+
+
+def _raise_unless_interrupted(call: str, tid: int) -> None:
+    number = ctypes.get_errno()
+    if number != errno.EINTR:
+        raise OSError(number, f"{call} {tid}: {os.strerror(number)}")
+
+
+def _is_own_child(tid: int) -> bool:
+    try:
+        status = procfs.read_status(tid)
+    except TargetError:  # whoever started it was faster
+        return False
+    return status.thread_group == tid and status.parent == os.getpid()
 
 
 def event_of(status: int) -> int:

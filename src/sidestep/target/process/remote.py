@@ -139,8 +139,7 @@ class RemoteCalls:
         """
         tid = self._thread.tid
         ptrace.call(request, tid, 0, self._signal)
-        status = ptrace.wait(tid, block=True)
-        assert status is not None
+        status = ptrace.wait_long(tid)
         self._signal = 0
         if not os.WIFSTOPPED(status & 0xFFFF):
             self._stop.threads.pop(tid, None)

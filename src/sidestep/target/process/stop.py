@@ -9,6 +9,7 @@ the kernel as always, in their order. A process stopped by job control stays sto
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,12 +18,15 @@ from sidestep import errors
 from sidestep.errors import TargetError
 from sidestep.target.process import procfs, ptrace
 from sidestep.target.process.ptrace import Event, Option, Registers, Request
+from sidestep.target.process.rescue import rescue
 from sidestep.target.process.sharers import Sharers, all_processes, sharing
 from sidestep.target.process.syscalls import EINTR, ERESTARTNOHAND, NEVER_RESTARTED
 from sidestep.target.process.waits import Waits, may_begin_anew
 
 LONGEST_PAUSE = 0.05  # seconds that the other threads wait for one that does not come out of the kernel
 PATIENCE = 5.0  # seconds in which such a thread must have come out
+REAPING = 0.1  # seconds in which threads that were killed have ended
+ATTEMPTS = 4
 
 
 class StillAttachedError(TargetError):
@@ -96,13 +100,24 @@ class Stop:
 
     def reap(self) -> None:
         """Wait for the end of threads that were killed: until then they are still traced by us. The first
-        thread of a process ends as the last one."""
-        deadline = time.monotonic() + PATIENCE
+        thread of a process ends as the last one.
+
+        Raises StillAttachedError when one does not end: another thread has called exec, and has its id now.
+        """
+        deadline = time.monotonic() + REAPING
         waiting, self.killed = self.killed, []
         while waiting and time.monotonic() < deadline:
             waiting = [tid for tid in waiting if not self._has_been_reaped(tid)]
             if waiting:
                 time.sleep(50e-6)
+        if waiting:
+            raise StillAttachedError(f"process {self.pid}", errors.PROCESS_GONE)
+
+    def reap_killed(self) -> None:
+        """Of threads that had stopped: until they are gone the first thread's end is not told."""
+        for tid in self.threads:
+            if tid != self.process_of[tid]:
+                ptrace.reap(tid)
 
     def _has_been_reaped(self, tid: int) -> bool:
         try:
@@ -151,11 +166,12 @@ def _try_to_stop_all(stop: Stop, sharers: Sharers, deadline: float) -> bool:
     while True:
         fresh: list[int] = []
         try:
-            for process in (stop.pid, *sharers.known):
-                for tid in procfs.threads(process) if process == stop.pid else _threads_or_none(process):
-                    if tid not in seized and _seize(stop, process, tid):
-                        stop.process_of[tid] = process
-                        fresh.append(tid)
+            with rescue.attaching(stop.process_of):
+                for process in (stop.pid, *sharers.known):
+                    for tid in procfs.threads(process) if process == stop.pid else _threads_or_none(process):
+                        if tid not in seized and _seize(stop, process, tid):
+                            stop.process_of[tid] = process
+                            fresh.append(tid)
         except BaseException:
             # Only a stopped thread can be detached: those that were seized already would stay ours.
             _interrupt(fresh)
@@ -223,10 +239,6 @@ def _let_go(stop: Stop, tids: list[int], deadline: float) -> None:
         raise StillAttachedError(f"process {stop.pid}", errors.THREAD_STUCK, f"thread {names}")
 
 
-def _any_sleeps(stop: Stop, tids: Iterable[int]) -> bool:
-    return any(_state(stop, tid) == "D" for tid in tids)
-
-
 def _state(stop: Stop, tid: int) -> str:
     """The state letter of a thread; D: it sleeps in the kernel without interruption."""
     return procfs.thread_state(stop.process_of[tid], tid)
@@ -234,21 +246,26 @@ def _state(stop: Stop, tid: int) -> str:
 
 def _seize(stop: Stop, process: int, tid: int) -> bool:
     """Attach; False for a thread that has ended."""
-    try:
-        ptrace.call(Request.SEIZE, tid, 0, Option.SYSGOOD)
-        return True
-    except ProcessLookupError:
-        return False
-    except PermissionError as error:
-        if procfs.thread_state(process, tid) in "ZX":
+    for attempt in range(ATTEMPTS):
+        try:
+            ptrace.seize(tid, Option.SYSGOOD)
+            return True
+        except ProcessLookupError:
             return False
-        subject = f"process {process}"
-        if process != stop.pid:
-            subject += f", which runs in the memory of process {stop.pid}"
-        tracer = procfs.read_status(tid).tracer
-        if tracer:
-            raise TargetError(subject, errors.ALREADY_TRACED, f"pid {tracer}") from error
-        raise TargetError(subject, errors.NO_PERMISSION) from error
+        except PermissionError as error:
+            if procfs.thread_state(process, tid) in "ZX":
+                return False
+            tracer = procfs.read_status(tid).tracer
+            if tracer == threading.get_native_id():  # its id was another's, which ended when it called exec
+                raise StillAttachedError(f"process {process}", errors.PROCESS_GONE) from error
+            # A thread that had ended when it was asked for can have given its id away in the same manner.
+            if attempt == ATTEMPTS - 1 or tracer:
+                subject = f"process {process}"
+                if process != stop.pid:
+                    subject += f", which runs in the memory of process {stop.pid}"
+                reason = errors.ALREADY_TRACED if tracer else errors.NO_PERMISSION
+                raise TargetError(subject, reason, f"pid {tracer}" if tracer else "") from error
+    raise AssertionError
 
 
 def _await(stop: Stop, tids: list[int], deadline: float) -> list[int]:
@@ -258,6 +275,8 @@ def _await(stop: Stop, tids: list[int], deadline: float) -> list[int]:
     while waiting := [tid for tid in waiting if not _arrived(stop, tid)]:
         turns += 1
         if turns > 50:
+            if turns % 50 == 0:
+                stop.reap_killed()
             time.sleep(50e-6 if turns < 1000 else 1e-3)
         else:
             os.sched_yield()
