@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import IO, Any
+from functools import partial, wraps
+from typing import IO, Any, ParamSpec, TypeVar
 
 from sidestep import errors
 from sidestep.ending import ending
@@ -33,6 +33,9 @@ from sidestep.uninterrupted import uninterrupted
 
 Exit = linux.Exit
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Checked:
@@ -44,6 +47,24 @@ class Checked:
 
 class DetachError(SidestepError):
     """Something could not be taken out of a process; the text says what, and what to do."""
+
+
+def about_the_living(method: Callable[P, T]) -> Callable[P, T]:
+    """A method of Target that says of a program that has ended meanwhile just that, and not what is missing
+    where it was."""
+
+    @wraps(method)
+    def checked(*arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            return method(*arguments, **named)
+        except ProbeError as error:
+            target = arguments[0]
+            assert isinstance(target, Target)
+            if not target._detached and not target.alive:
+                raise TargetError(f"process {target.pid}", errors.PROCESS_GONE) from error
+            raise
+
+    return checked
 
 
 class Target:
@@ -125,6 +146,7 @@ class Target:
 
     # Names
 
+    @about_the_living
     def resolve(self, where: str) -> Location:
         """The one location of `[MODULE:]SYMBOL[+OFFSET]`; raises ProbeError."""
         self._load()
@@ -135,12 +157,14 @@ class Target:
         """`malloc+0x4` for a run-time address."""
         return self._places.symbolizer.name(address)
 
+    @about_the_living
     def functions(self, glob: str) -> Sequence[Location]:
         """The functions that `[MODULE:]GLOB` matches in all modules; raises ProbeError when there is none."""
         self._load()
         self._places.refresh()
         return self._places.find(parse_where(glob), everywhere=True)
 
+    @about_the_living
     def check(self, text: str, progress: Progress | None = None) -> Sequence[Checked]:
         """How the probes of a probe text would be placed, without placing them. `progress` as in `trace`."""
         self._load()
@@ -161,6 +185,7 @@ class Target:
         """Register and, unless it is disabled, arm a probe. Raises ProbeError with the reason."""
         self.register_kprobes([probe])
 
+    @about_the_living
     def register_kprobes(self, probes: Sequence[Kprobe]) -> None:
         """Register a batch, all or nothing."""
         for probe in probes:
@@ -221,6 +246,7 @@ class Target:
         """The probes in the kernel's format."""
         return list_probes(self._registry)
 
+    @about_the_living
     def count(
         self,
         *texts: str | ProbeSpec,
@@ -239,6 +265,7 @@ class Target:
 
         return register_specs(self._prepared(), self._places, specs, make, progress)
 
+    @about_the_living
     def trace(
         self,
         *texts: str | ProbeSpec,
