@@ -68,6 +68,12 @@ PTRACE_SCOPE = _reason(
 ALREADY_TRACED = _reason(
     "already-traced", "another process is tracing it", "end that debugger or tracer first", errno.EBUSY
 )
+WAITED_FOR_HERE = _reason(
+    "waited-for-here",
+    "another thread of this program waits for the process, and would be told of stops as if it had ended",
+    "probe it from another program, or launch it with sidestep.launch() and wait with Target.wait()",
+    errno.EBUSY,
+)
 ZOMBIE = _reason(
     "zombie", "the process has exited and waits for its parent", "nothing is left to probe", errno.ESRCH
 )

@@ -204,9 +204,10 @@ class Process:
             except ProcessLookupError as error:  # of a ptrace request: it was killed
                 raise StillAttachedError(f"process {self.pid}", errors.PROCESS_GONE) from error
             except TargetError as error:
-                if error.reason is errors.PROCESS_GONE:  # or goes on as another program, with another's tid
-                    raise StillAttachedError(error.subject, error.reason, error.detail) from error
-                raise
+                if error.reason is not errors.PROCESS_GONE and self.memory.is_live:
+                    raise
+                # It may go on as another program, one of its threads with the id of another.
+                raise StillAttachedError(f"process {self.pid}", errors.PROCESS_GONE) from error
             finally:
                 if stop is not None and stop.exit_status is not None:
                     self.exit = Exit.from_status(stop.exit_status)
@@ -246,11 +247,12 @@ class Process:
     @property
     def _has_ended(self) -> bool:
         """What the kernel's handle tells, until `close()`."""
-        if self._pidfd < 0:
-            return False
+        return self._pidfd >= 0 and self._ends_within(0)
+
+    def _ends_within(self, seconds: float | None) -> bool:
         handle = select.poll()
         handle.register(self._pidfd, select.POLLIN)
-        return bool(handle.poll(0))
+        return bool(handle.poll(None if seconds is None else seconds * 1000))
 
     @property
     def alive(self) -> bool:
@@ -287,6 +289,9 @@ class Process:
         """Wait for the end of the process. None when the time is over first. Seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         if self.child is not None and self.exit is None:
+            # Not by waiting for the child while it is traced: that would be told of its stops.
+            if self._pidfd >= 0 and not self._ends_within(timeout):
+                return None
             try:
                 code = self.child.wait(timeout)
             except subprocess.TimeoutExpired:
@@ -396,6 +401,8 @@ def attach(pid: int, *, allow_seccomp: bool = False) -> Process:
     """
     if pid == os.getpid():
         raise TargetError(f"process {pid}", errors.NO_PERMISSION, "a process cannot probe itself")
+    if procfs.is_waited_for_here(pid):
+        raise TargetError(f"process {pid}", errors.WAITED_FOR_HERE)
     process = Process(pid, procfs.check_attachable, Tracer())
     process.allows_seccomp = allow_seccomp
     if not allow_seccomp and any(procfs.seccomp_mode(pid, tid) for tid in procfs.threads(pid)):

@@ -265,6 +265,23 @@ def check_attachable(pid: int) -> Status:
     return status
 
 
+def is_waited_for_here(pid: int) -> bool:
+    """Whether a thread of this process is waiting for the end of a child, and `pid` is such."""
+    own = os.getpid()
+    if read_status(pid).parent != own:
+        return False
+    for tid in threads(own):
+        try:
+            call = Path(f"/proc/{own}/task/{tid}/syscall").read_text().split()
+        except OSError:
+            continue  # it has ended, or this system does not tell
+        # waitid has the kind of what is waited for before its number; -1 and 0 stand for several
+        argument = {str(Syscall.WAIT4.value): 1, str(Syscall.WAITID.value): 2}.get(call[0])
+        if argument is not None and ctypes.c_int(int(call[argument], 16)).value in (pid, -1, 0):
+            return True
+    return False
+
+
 def refused_permission(status: Status) -> Refusal:
     """From what the kernel asks in this order (ptrace(2), "Ptrace access mode checking")."""
     me = os.geteuid()

@@ -10,6 +10,8 @@ import contextlib
 import ctypes
 import errno
 import os
+import signal
+import time
 from enum import IntEnum, IntFlag
 
 from sidestep.errors import TargetError
@@ -42,6 +44,7 @@ class Request(IntEnum):
     SETREGS = 13
     DETACH = 17
     SYSCALL = 24
+    GETSIGINFO = 0x4202
     GETREGSET = 0x4204
     SEIZE = 0x4206
     INTERRUPT = 0x4207
@@ -62,6 +65,9 @@ class Event(IntEnum):
 
     EXEC = 4
     STOP = 128
+
+
+_EVENTS = frozenset(Event)
 
 
 class Registers(ctypes.Structure):
@@ -188,6 +194,17 @@ def set_signal_mask(tid: int, mask: int) -> None:
     call(Request.SETSIGMASK, tid, 8, ctypes.addressof(value))
 
 
+class _SignalInfo(ctypes.Structure):
+    """The part of siginfo_t that all signals have."""
+
+    _fields_ = (
+        ("signal", ctypes.c_int),
+        ("number", ctypes.c_int),
+        ("code", ctypes.c_int),
+        ("rest", ctypes.c_char * 116),
+    )
+
+
 class _ChildInfo(ctypes.Structure):
     """The part of siginfo_t that waitid fills."""
 
@@ -208,24 +225,30 @@ def wait(tid: int) -> int | None:
 
     The end of a process that this one has started is only looked at: it is for whoever started it.
     """
-    info = _look(os.P_PID, tid, os.WNOHANG)
+    info = _look(os.P_PID, tid)
     if info is None:
-        return None
+        return _stop_told_to_others(tid)
     if info.code in _ENDS and _is_own_child(tid):
         return int(info.status) << 8 if info.code == os.CLD_EXITED else int(info.status)
     return _take(tid)
 
 
 def wait_long(tid: int) -> int:
-    """The same, when there is one.
+    """The same, when there is one: mostly at once.
 
     Others that the calling OS thread traces may end meanwhile, and are taken: where all are killed, the first
     thread of a process can be waited for only when the others are gone.
     """
+    turns = 0
     while (status := wait(tid)) is None:
+        turns += 1
+        if turns < 100:
+            os.sched_yield()
+            continue
         info = _look(os.P_ALL, 0, WNOTHREAD)
         if info is not None and info.pid != tid and not _is_own_child(info.pid):
             _take(info.pid)
+        time.sleep(50e-6)
     return status
 
 
@@ -233,7 +256,7 @@ def reap(tid: int) -> None:
     """Take the end of a thread that some OS thread of this process traces, if it has ended. Not for the first
     thread of a process. Unlike `wait` any OS thread may call it."""
     with contextlib.suppress(ChildProcessError):
-        info = _look(os.P_PID, tid, os.WNOHANG)
+        info = _look(os.P_PID, tid)
         if info is not None and info.code in _ENDS:
             _take(tid)
 
@@ -241,10 +264,10 @@ def reap(tid: int) -> None:
 _ENDS = (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
 
 
-def _look(kind: int, tid: int, options: int) -> _ChildInfo | None:
+def _look(kind: int, tid: int, options: int = 0) -> _ChildInfo | None:
     """What there is to wait for, left there."""
     info = _ChildInfo()
-    options |= WALL | os.WEXITED | os.WSTOPPED | os.WNOWAIT
+    options |= WALL | os.WEXITED | os.WSTOPPED | os.WNOWAIT | os.WNOHANG
     while _waitid(kind, tid, ctypes.byref(info), options) < 0:
         _raise_unless_interrupted("waitid", tid)
     return info if info.pid else None
@@ -256,6 +279,17 @@ def _take(tid: int) -> int | None:
     while (result := _wait4(tid, ctypes.byref(status), WALL | os.WNOHANG, None)) < 0:
         _raise_unless_interrupted("wait4", tid)
     return status.value if result == tid else None
+
+
+def _stop_told_to_others(tid: int) -> int | None:
+    """The wait status of a stop that was told to another thread of this process: one that waits for a child
+    of its own is told the stops of a traced one as well, whatever it asks for. None while the thread runs."""
+    info = _SignalInfo()
+    if _ptrace(Request.GETSIGINFO, tid, None, ctypes.addressof(info)) < 0:
+        return None
+    _take(tid)  # should it have stopped just now, and nobody been told
+    is_stop_of_ptrace = info.code == signal.SIGTRAP | 0x80 or info.code >> 8 in _EVENTS
+    return int(info.code if is_stop_of_ptrace else info.signal) << 8 | 0x7F
 
 
 def _raise_unless_interrupted(call: str, tid: int) -> None:

@@ -26,6 +26,7 @@ class Syscall(IntEnum):
     RECVFROM = 45
     SENDMSG = 46
     RECVMSG = 47
+    WAIT4 = 61
     SEMOP = 65
     MSGSND = 69
     MSGRCV = 70
@@ -36,6 +37,7 @@ class Syscall(IntEnum):
     RESTART_SYSCALL = 219
     SEMTIMEDOP = 220
     EPOLL_WAIT = 232
+    WAITID = 247
     EPOLL_PWAIT = 281
     ACCEPT4 = 288
     RECVMMSG = 299
