@@ -60,7 +60,7 @@ int main(int argc, char **argv)
     return end();
 }
 """
-TURNS = 60
+TURNS = 30
 CALLS = 64 * TURNS  # of each function
 FUNCTIONS = 10_000
 

@@ -277,12 +277,22 @@ def _await(stop: Stop, tids: list[int], deadline: float) -> list[int]:
         if turns > 50:
             if turns % 50 == 0:
                 stop.reap_killed()
+                waiting = [tid for tid in waiting if _is_traced_here(tid)]
             time.sleep(50e-6 if turns < 1000 else 1e-3)
         else:
             os.sched_yield()
         if time.monotonic() > deadline:
             break
     return waiting
+
+
+def _is_traced_here(tid: int) -> bool:
+    """Whether the calling OS thread traces it. One that called exec can have the id of another, and can be
+    waited for as well if that is a child of this process."""
+    try:
+        return procfs.read_status(tid).tracer == threading.get_native_id()
+    except TargetError:
+        return False
 
 
 def _arrived(stop: Stop, tid: int) -> bool:
