@@ -87,6 +87,7 @@ NOT_64_BIT = _reason(
     "32-bit", "the process does not run x86-64 code", "only 64-bit processes can be probed", errno.ENOEXEC
 )
 PROCESS_GONE = _reason("process-gone", "the process went away", "", errno.ESRCH)
+DETACHED = _reason("detached", "this target was detached", "attach again", errno.ESRCH)
 SECCOMP = _reason(
     "seccomp",
     "the process filters its system calls (seccomp)",
@@ -257,9 +258,9 @@ MAP_IN_USE = _reason(
 )
 COMPILER_FAILED = _reason("compiler-failed", "the handler could not be compiled", "", errno.EINVAL)
 NO_COMPILER = _reason(
-    "no-compiler", "native handlers need LLVM", "pip install 'sidestep[native]'", errno.ENOENT
+    "no-compiler", "native handlers need LLVM", "pip install '.[native]'", errno.ENOENT
 )
-NO_ARROW = _reason("no-arrow", "Arrow tables need pyarrow", "pip install 'sidestep[arrow]'", errno.ENOENT)
+NO_ARROW = _reason("no-arrow", "Arrow tables need pyarrow", "pip install '.[arrow]'", errno.ENOENT)
 HANDLER_TOO_LARGE = _reason("handler-too-large", "the handler is too large", "write less", errno.E2BIG)
 TOO_MANY_PROBES = _reason("too-many-probes", "the session has no room for more probes", "", errno.ENOSPC)
 

@@ -34,3 +34,4 @@ def test_without_pyarrow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ProbeError) as caught:
         Array(4).to_arrow()
     assert caught.value.reason is errors.NO_ARROW
+    assert caught.value.__suppress_context__

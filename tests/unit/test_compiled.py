@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,42 @@ def test_a_second_run_needs_no_compiler(cache: Path, requests: list[str]) -> Non
     assert entry.stat().st_mode & 0o777 == 0o600
     assert compile_native(handler.representation) == first
     assert len(requests) == 1
+
+
+def pretend_version(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
+    """As if this version of LLVM was installed; None: as if there was none."""
+
+    def find(name: str) -> str:
+        if version is None:
+            raise metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(metadata, "version", find)
+
+
+def test_without_llvm_what_any_version_has_compiled_is_used(
+    cache: Path, requests: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = compile_native(handler.representation)
+    pretend_version(monkeypatch, None)
+    assert compile_native(handler.representation) == first
+    assert len(requests) == 1
+    pretend_version(monkeypatch, "999.0")
+    assert compile_native(handler.representation) == first
+    assert len(requests) == 2
+
+
+def test_without_llvm_and_without_code_it_says_what_to_install(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_version(monkeypatch, None)
+    with pytest.raises(ProbeError) as caught:
+        compile_native(handler.representation)
+    assert caught.value.reason is errors.NO_COMPILER
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+    readme = Path(__file__).parents[2] / "README.md"
+    assert f"`{errors.NO_COMPILER.hint}`" in readme.read_text()
 
 
 def test_a_damaged_entry_is_compiled_again(cache: Path, requests: list[str]) -> None:

@@ -13,6 +13,6 @@ def table(columns: Mapping[str, Sequence[Any]]) -> Any:
     """A pyarrow.Table with these columns. Raises ProbeError NO_ARROW."""
     try:
         import pyarrow
-    except ImportError as error:
-        raise ProbeError("to_arrow", errors.NO_ARROW) from error
+    except ImportError:
+        raise ProbeError("to_arrow", errors.NO_ARROW) from None
     return pyarrow.table(dict(columns))
