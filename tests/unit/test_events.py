@@ -14,7 +14,7 @@ from sidestep.errors import ProbeError
 from sidestep.events import layout
 from sidestep.events.clock import Clock, TscReader
 from sidestep.events.counters import Counters
-from sidestep.events.decode import FAULT, Event, EventDecoder, TruncatedText
+from sidestep.events.decode import FAULT, Event, EventDecoder, Text
 from sidestep.events.record import EventProgram, Field
 from sidestep.events.sinks import JsonSink, TextSink, escape, format_value
 from sidestep.spec import parse
@@ -85,7 +85,7 @@ def test_numbers_are_cut_by_their_type(kind: str, word: int, value: object) -> N
         (b"\0", ""),
         (b"1234567\0", "1234567"),
         (b"12345678\0", "12345678"),
-        (b"123456789", "12345678..."),
+        (b"123456789", "12345678"),
         (b"1234", FAULT),
         (b"12345678", FAULT),
         (b"", FAULT),
@@ -96,13 +96,16 @@ def test_strings(content: bytes, value: object) -> None:
     of = program("s=+0(%ax):string", string_limit=8)
     found = decoded(of, record(of, text_of(content))).args["s"]
     assert found == value
-    assert isinstance(found, TruncatedText) == (str(value).endswith("...") and len(content) == 9)
+    if isinstance(found, Text):
+        assert found.raw == content.split(b"\0")[0][:8]
+        assert found.truncated == (content == b"123456789")
+        assert found.is_utf8 == (b"\xff" not in found.raw)
 
 
 def test_a_length_that_is_a_lie() -> None:
     of = program("s=+0(%ax):string t=%ax", string_limit=8)
     data = record(of, number(WORD) + b"a" * 16, number(5))
-    assert decoded(of, data).args == {"s": "aaaaaaaa...", "t": 5}
+    assert decoded(of, data).args == {"s": "aaaaaaaa", "t": 5}
 
 
 def test_arrays_comm_faults_and_stack() -> None:
@@ -176,9 +179,9 @@ def test_a_thread_without_a_name() -> None:
     [
         ("\x1b[2J", "\\x1b[2J"),
         ("a\nb\tc\rd", "a\\nb\\tc\\rd"),
-        ("\x9b1m\x7f\x00", "\\x9b1m\\x7f\\x00"),
+        ("\x9b1m\x7f\x00", "\\u009b1m\\x7f\\x00"),
         ("\u202egnp.exe", "\\u202egnp.exe"),
-        ("\u2028\ufeff\udc80", "\\u2028\\ufeff\\udc80"),
+        ("\u2028\ufeff\udc80", "\\u2028\\ufeff\\x80"),
         ("\u061c\U000e0041", "\\u061c\\U000e0041"),
         ("naïve 日本", "naïve 日本"),
     ],
@@ -199,6 +202,37 @@ def test_nothing_of_the_target_reaches_a_terminal_raw(hostile: str, shown: str) 
 def test_a_string_that_was_cut_is_marked_behind_its_quote() -> None:
     of = program("s=+0(%ax):string", string_limit=4)
     assert lines([decoded(of, record(of, text_of(b"12345")))])[0].endswith(' s="1234"...')
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        (b"na\xefve", r"na\xefve"),
+        (rb"na\xefve", r"na\\xefve"),
+        (b"\x1b\x80", r"\x1b\x80"),
+        ("\x80".encode(), r"\u0080"),
+        (b"\xed\xb2\x80", r"\xed\xb2\x80"),
+    ],
+)
+def test_what_a_string_was_can_be_told_from_what_is_shown(content: bytes, shown: str) -> None:
+    of = program("s=+0(%ax):string c=$comm")
+    data = record(of, text_of(content + b"\0"), content)
+    (line,) = lines([decoded(of, data)])
+    assert line.endswith(f' s="{shown}" c="{shown}"')
+
+
+def test_json_says_beside_the_values_which_were_cut_and_which_are_not_utf8() -> None:
+    of = program("s=+0(%ax):string t=+0(%bx):string", string_limit=4)
+    plain, other = text_of(b"a\0"), text_of(b"12345")
+    file = io.StringIO()
+    contents = [(plain, other), (text_of(b"\xff\\xff"), plain), (plain, plain)]
+    JsonSink(file).write([decoded(of, record(of, *each)) for each in contents])
+    cut, both, neither = (json.loads(line) for line in file.getvalue().splitlines())
+    assert (cut["args"], cut["truncated"]) == ({"s": "a", "t": "1234"}, ["t"])
+    assert "raw" not in cut
+    assert both["args"]["s"] == r"\xff\xf"
+    assert (both["truncated"], both["raw"]) == (["s"], {"s": "ff5c7866"})
+    assert not neither.keys() & {"truncated", "raw"}
 
 
 def test_json() -> None:

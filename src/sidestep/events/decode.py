@@ -37,13 +37,28 @@ class Fault:
 FAULT: Final = Fault()
 
 
-class TruncatedText(str):
-    """A string that was longer than the limit; it ends with `...`, which is not the target's."""
+class Text(str):
+    r"""A string of the target. Bytes that are not UTF-8 are written as `\xNN`; `raw` has them as they were.
 
-    __slots__ = ()
+    `truncated`: there was more than the limit, of which this is the beginning.
+    """
+
+    __slots__ = ("raw", "truncated")
+    raw: bytes
+    truncated: bool
+
+    def __new__(cls, raw: bytes, *, truncated: bool = False) -> Text:
+        text = super().__new__(cls, raw.decode("utf-8", "backslashreplace"))
+        text.raw, text.truncated = raw, truncated
+        return text
+
+    @property
+    def is_utf8(self) -> bool:
+        return self.encode() == self.raw
 
 
 Value: TypeAlias = int | str | Fault | list[int]
+"""Text is `Text`, an address that was asked for as a symbol a plain str."""
 
 
 class Column(NamedTuple):
@@ -168,7 +183,7 @@ class Event:
 
     @property
     def args(self) -> dict[str, Value]:
-        """The fetch arguments: int, str, list of int, or FAULT. Text is as it was, control characters too."""
+        """The fetch arguments: int, str, list of int, or FAULT. Text is as it was (see Text)."""
         return self.decoder.arguments(self.raw)
 
     @property
@@ -184,13 +199,8 @@ class Event:
         return f"<Event {self.name} time={self.time:.6f} tid={self.tid} {self.args}>"
 
 
-def text(data: bytes) -> str:
-    """A string of the target; bytes that are not UTF-8 become `\\xNN`."""
-    return data.decode("utf-8", "backslashreplace")
-
-
-def _comm(data: bytes) -> str:
-    return text(data[:COMM_SIZE].split(b"\0", 1)[0])
+def _comm(data: bytes) -> Text:
+    return Text(data[:COMM_SIZE].split(b"\0", 1)[0])
 
 
 def _string(data: bytes, limit: int) -> Value:
@@ -198,8 +208,8 @@ def _string(data: bytes, limit: int) -> Value:
     length = min(int.from_bytes(data[:8], "little"), limit + 1)
     end = data.find(b"\0", 8, 8 + length)
     if end >= 0:
-        return text(data[8:end])
-    return FAULT if length <= limit else TruncatedText(text(data[8 : 8 + limit]) + "...")
+        return Text(data[8:end])
+    return FAULT if length <= limit else Text(data[8 : 8 + limit], truncated=True)
 
 
 def _number(kind: FetchType) -> Callable[[int], int]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TextIO
 
-from sidestep.events.decode import Column, Event, EventDecoder, Fault, Raw, TruncatedText, Value
+from sidestep.events.decode import Column, Event, EventDecoder, Fault, Raw, Text, Value
 from sidestep.events.record import Field
 
 # C0 and C1 controls, DEL, line and paragraph separators, bidirectional controls, invisible marks, surrogates.
@@ -19,11 +19,13 @@ _UNSAFE = re.compile(
     r"\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
 _MOST_NAMES = 1 << 16  # of threads that are kept
+_ESCAPED_BYTES = range(0xDC80, 0xDD00)  # what the error handler surrogateescape makes of bytes
 _SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def escape(text: str) -> str:
-    """`text` with every character that a terminal would act on, or not show, written as an escape."""
+    r"""`text` with every character that a terminal would act on, or not show, written as an escape. A byte
+    that was no character (PEP 383) is `\xNN`."""
     return _UNSAFE.sub(_escaped, text)
 
 
@@ -32,7 +34,10 @@ def _escaped(match: re.Match[str]) -> str:
     code = ord(character)
     if character in _SHORT:
         return _SHORT[character]
-    if code < 0x100:
+    if code in _ESCAPED_BYTES:
+        code -= _ESCAPED_BYTES.start - 0x80
+        return f"\\x{code:02x}"
+    if code < 0x80:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
@@ -83,7 +88,7 @@ class TextSink:
         """`TASK-TID [CPU] ` of a thread on a CPU."""
         if len(self._tasks) > _MOST_NAMES:
             self._tasks.clear()
-        name = escape(self._task_name(event.pid, event.tid)) or "<...>"
+        name = _quoted(self._task_name(event.pid, event.tid)) or "<...>"
         task = self._tasks[event.raw[1:3]] = f"{name:>16}-{event.tid:<7} [{event.cpu:03}] "
         return task
 
@@ -91,25 +96,30 @@ class TextSink:
 class JsonSink:
     """One JSON object a line: events, and a summary as the last one.
 
-    Memory that could not be read is null; a string that was cut ends with `...`; numbers above 2**53 are
-    written in full, as JSON allows. All that is not ASCII is escaped.
+    Memory that could not be read is null. `truncated` has the names of strings that were cut; `raw` has, by
+    name and in hexadecimal, the bytes of those that are not UTF-8; both only where there are any. Numbers
+    above 2**53 are written in full, as JSON allows. All that is not ASCII is escaped.
     """
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self._writers: dict[EventDecoder, FieldWriter] = {}
+        self._texts: list[tuple[str, Text]] = []
+        """The strings of the present event that need a word: cut, or not UTF-8."""
 
     def write(self, events: Iterable[Event]) -> None:
         lines: list[str] = []
         for event in events:
             decoder, raw = event.decoder, event.raw
             writer = self._writers.get(decoder) or self._new_writer(decoder)
-            stack = ""
+            fields, more = writer.fields(raw), ""
+            if self._texts:
+                more = self._about_texts()
             if decoder.format.stack_depth and event.stack:
-                stack = f', "stack": {json.dumps(event.stack_symbols)}'
+                more += f', "stack": {json.dumps(event.stack_symbols)}'
             lines.append(
                 f'{writer.head}{event.time:.9f}, "pid": {event.pid}, "tid": {raw[1]}, "cpu": {event.cpu},'
-                f' "args": {{{writer.fields(raw)}}}{stack}}}'
+                f' "args": {{{fields}}}{more}}}'
             )
         if lines:
             self._file.write("\n".join(lines) + "\n")
@@ -122,9 +132,29 @@ class JsonSink:
     def _new_writer(self, decoder: EventDecoder) -> FieldWriter:
         event, where = json.dumps(decoder.program.name), json.dumps(decoder.program.where)
         head = f'{{"type": "event", "event": {event}, "where": {where}, "time": '
-        writer = FieldWriter(decoder, head, '"{}": ', ", ", "null", _json_of)
+        writer = FieldWriter(decoder, head, '"{}": ', ", ", "null", self._json_of)
         self._writers[decoder] = writer
         return writer
+
+    def _json_of(self, column: Column) -> Callable[[Any], str]:
+        field, convert = column.field, column.convert
+        if field.is_number and field.type.kind != "symbol":
+            return lambda item: str(convert(item))
+
+        def text(item: Any) -> str:
+            value = convert(item)
+            if isinstance(value, Text) and (value.truncated or not value.is_utf8):
+                self._texts.append((field.name, value))
+            return "null" if isinstance(value, Fault) else json.dumps(value)
+
+        return text
+
+    def _about_texts(self) -> str:
+        truncated = [name for name, text in self._texts if text.truncated]
+        raw = {name: text.raw.hex() for name, text in self._texts if not text.is_utf8}
+        self._texts.clear()
+        about = {"truncated": truncated, "raw": raw}
+        return "".join(f', "{key}": {json.dumps(value)}' for key, value in about.items() if value)
 
 
 class FieldWriter:
@@ -171,18 +201,6 @@ def _text_of(column: Column) -> Callable[[Any], str]:
     return lambda item: format_value(field, convert(item))
 
 
-def _json_of(column: Column) -> Callable[[Any], str]:
-    field, convert = column.field, column.convert
-    if field.is_number and field.type.kind != "symbol":
-        return lambda item: str(convert(item))
-
-    def text(item: Any) -> str:
-        value = convert(item)
-        return "null" if isinstance(value, Fault) else json.dumps(value)
-
-    return text
-
-
 def format_value(field: Field, value: Value) -> str:
     """A value as text, by its type: hexadecimal for x, strings between double quotes."""
     if isinstance(value, int):
@@ -191,7 +209,12 @@ def format_value(field: Field, value: Value) -> str:
         return str(value)
     if isinstance(value, list):
         return "{" + ",".join(format_value(field, element) for element in value) + "}"
-    if field.type.kind == "symbol":
+    if not isinstance(value, Text):
         return escape(value)
-    text = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escape(text[:-3])}"...' if isinstance(value, TruncatedText) else f'"{escape(text)}"'
+    text = _quoted(value.raw.decode("utf-8", "surrogateescape"))
+    return f'"{text}"...' if value.truncated else f'"{text}"'
+
+
+def _quoted(text: str) -> str:
+    """Escaped so that it can be told what it was, between double quotes."""
+    return escape(text.replace("\\", "\\\\").replace('"', '\\"'))
