@@ -384,3 +384,51 @@ def test_nm_agrees_about_a_large_library(samples: Samples) -> None:
     assert {function.symbol: function.start for function in table.matching("function_*")} == {
         name: address for name, address in listed.items() if name.startswith("function_")
     }
+
+
+ALIASES = """
+        .text
+        .globl  zeta, __alpha
+        .weak   beta, __gamma
+        .type   zeta, @function
+        .type   __alpha, @function
+        .type   beta, @function
+        .type   __gamma, @function
+        .type   aa_local, @function
+zeta:
+__alpha:
+beta:
+__gamma:
+aa_local:
+        ret
+        .weak   weak_two, weak_one, _w
+        .type   weak_two, @function
+        .type   weak_one, @function
+        .type   _w, @function
+weak_two:
+weak_one:
+_w:     ret
+        .section .note.GNU-stack, "", @progbits
+"""
+
+
+@pytest.mark.parametrize(
+    ("glob", "symbol"),
+    [
+        ("zeta", "zeta"),
+        ("beta", "beta"),
+        ("__alpha", "__alpha"),
+        ("*a", "zeta"),  # global before weak
+        ("*eta", "zeta"),
+        ("b*", "beta"),
+        ("__*", "__alpha"),
+        ("*l*", "__alpha"),  # visible to others before local
+        ("*w*", "weak_one"),  # no underscore in front; of two that are as long the first
+    ],
+)
+def test_of_several_names_the_expected_one_is_shown(samples: Samples, glob: str, symbol: str) -> None:
+    table = table_of(samples(ALIASES, "-shared", "-nostdlib", suffix=".s"))
+    found = table.matching(glob)
+    assert symbol in [function.symbol for function in found]
+    assert only([function for function in found if function.symbol == symbol]).start
+    assert len(found) == len({function.start for function in found})

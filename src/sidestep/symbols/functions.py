@@ -10,6 +10,10 @@ Rules for names:
 * Clones (`f.isra.0`, `f.constprop.0`, `f.part.0`) are functions of their own, found by their full name, or
   by a
   glob that holds a dot. `f*` does not find them: it means calls of functions that somebody wrote.
+* Of several names of one address the one is shown that was asked for (by a glob: of those that match), else
+  the one that people expect: of a function before a label, the default version, visible to others, no
+  clone, without an underscore in front, global before weak (`memcmp`, not `bcmp`), with fewer underscores,
+  shorter, the first by the alphabet.
 * A function without a symbol is called `sub_ADDRESS` (its ELF address). Globs find it only when they start
   with `sub_`.
 """
@@ -32,6 +36,7 @@ from sidestep.symbols.eh_frame import FdeTable
 from sidestep.symbols.elf import ElfFile
 from sidestep.symbols.symbol_table import (
     STB_LOCAL,
+    STB_WEAK,
     STT_FUNC,
     STT_GNU_IFUNC,
     FunctionRows,
@@ -300,7 +305,7 @@ class FunctionTable:
             functions.append(function)
         return functions
 
-    def _rank(self, row: int, name: str) -> tuple[bool, bool, bool, bool, int, int, str]:
+    def _rank(self, row: int, name: str) -> tuple[bool, bool, bool, bool, bool, bool, int, int, str]:
         """The smallest is the best name of an address."""
         info = self._rows.infos[row]
         return (
@@ -308,6 +313,8 @@ class FunctionTable:
             "@" in name,
             info >> 4 == STB_LOCAL,
             self._is_clone(name),
+            name.startswith("_"),
+            info >> 4 == STB_WEAK,
             len(name) - len(name.lstrip("_")),
             len(name),
             name,

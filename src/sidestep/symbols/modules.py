@@ -80,7 +80,8 @@ class Module:
         return any(address in mapped for mapped in self.ranges)
 
     def matches(self, glob: str, looseness: int = 3) -> bool:
-        """Whether a glob stands for it. A glob with a slash is matched with the whole path, another one with
+        """Whether a glob stands for it. One with a slash is matched with the whole path, or leads to the file
+        where the target runs (`/lib/...` for `/usr/lib/...`). Another one is matched with
 
         0  the file name: `libz.so.1.2.13`, `libc-2.31.so`
         1  that without `.so` and what follows: `libz`, `libc-2.31`
@@ -90,12 +91,20 @@ class Module:
         and `looseness` is the last of these that counts.
         """
         if "/" in glob:
-            return fnmatch.fnmatchcase(clean(self.path), glob)
+            return fnmatch.fnmatchcase(clean(self.path), glob) or self._is_at(glob)
         forms = _short_forms(self.name)[: looseness + 1]
         if looseness >= 3:
             for name in (self.elf.soname, self.started_as):
                 forms += _short_forms(name) if name else ()
         return any(form == glob or fnmatch.fnmatchcase(form, glob) for form in forms)
+
+    def _is_at(self, path: str) -> bool:
+        """Whether a path, as the target sees it, leads to the file."""
+        root = self.file.removesuffix(self.path)
+        try:
+            return self.file.endswith(self.path) and os.path.samefile(root + path, self.file)
+        except (OSError, ValueError):
+            return False
 
 
 def _short_forms(name: str) -> tuple[str, ...]:

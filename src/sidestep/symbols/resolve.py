@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -166,9 +166,17 @@ def data_address(modules: Sequence[Module], module_glob: str | None, symbol: str
 class Symbolizer:
     """Names for run-time addresses; remembers what it has looked up."""
 
-    def __init__(self, modules: Sequence[Module]) -> None:
+    def __init__(self, modules: Sequence[Module], chosen: Mapping[int, str] | None = None) -> None:
+        """`chosen`: what the functions that start at some addresses are to be called."""
         self.module = AddressIndex(modules).module
+        self._chosen = {} if chosen is None else dict(chosen)
         self._names: dict[int, str] = {}
+
+    def choose(self, start: int, name: str) -> None:
+        """Call the function that starts at a run-time address by this one of its names."""
+        if self._chosen.get(start) != name:
+            self._chosen[start] = name
+            self._names.clear()
 
     def name(self, address: int) -> str:
         """`malloc+0x4`; `libc.so.6:0x27b8a` where the file has no name; `0x7f0012345678` outside of files."""
@@ -189,7 +197,8 @@ class Symbolizer:
         function = module.functions.containing(own) if module.elf.in_text(own) else None
         if function is None:
             return f"{module.name}:{own:#x}"
-        return f"{_qualified(module, function)}+{own - function.start:#x}"
+        name = self._chosen.get(function.start + module.bias) or _qualified(module, function)
+        return f"{name}+{own - function.start:#x}"
 
 
 def symbolize(modules: Sequence[Module], address: int) -> str:
