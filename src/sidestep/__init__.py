@@ -39,12 +39,14 @@ if TYPE_CHECKING:
     from sidestep.compiler.registers import Registers
     from sidestep.compiler.text import comm, string
     from sidestep.errors import ProbeError, ProbeSyntaxError, SidestepError, TargetError
+    from sidestep.events.decode import FAULT, Text
     from sidestep.handlers.histogram import Histogram
     from sidestep.handlers.maps import Array, Counter, Hash, PerThread, Stats
     from sidestep.handlers.stacks import Stacks
     from sidestep.kprobes.texts import Batch
+    from sidestep.opening import attach, launch
     from sidestep.probes import Count, Kprobe, Record
-    from sidestep.session import Target, attach, launch
+    from sidestep.session import DetachError, Target
     from sidestep.sessions import clean, sessions_text
     from sidestep.spec import parse
 
@@ -65,13 +67,15 @@ _LATER = {
     "sidestep.compiler.pointer": ("pointer",),
     "sidestep.compiler.registers": ("Registers",),
     "sidestep.compiler.text": ("comm", "string"),
+    "sidestep.events.decode": ("FAULT", "Text"),
     "sidestep.handlers.histogram": ("Histogram",),
     "sidestep.handlers.stacks": ("Stacks",),
     "sidestep.handlers.maps": ("Array", "Counter", "Hash", "PerThread", "Stats"),
     "sidestep.errors": ("ProbeError", "ProbeSyntaxError", "SidestepError", "TargetError"),
     "sidestep.kprobes.texts": ("Batch",),
+    "sidestep.opening": ("attach", "launch"),
     "sidestep.probes": ("Count", "Kprobe", "Record"),
-    "sidestep.session": ("Target", "attach", "launch"),
+    "sidestep.session": ("DetachError", "Target"),
     "sidestep.sessions": ("clean", "sessions_text"),
     "sidestep.spec": ("parse",),
 }  # fmt: skip
@@ -88,10 +92,12 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "FAULT",
     "Array",
     "Batch",
     "Count",
     "Counter",
+    "DetachError",
     "Event",
     "HandlerError",
     "HandlerFault",
@@ -109,6 +115,7 @@ __all__ = [
     "Stats",
     "Target",
     "TargetError",
+    "Text",
     "attach",
     "clean",
     "comm",

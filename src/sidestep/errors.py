@@ -19,7 +19,13 @@ class Reason:
     hint: str
     errno: int
 
+    @property
+    def helps_to_move(self) -> bool:
+        """Whether another instruction may be probed instead."""
+        return self.hint.startswith(_ANOTHER)
 
+
+_ANOTHER = "probe another instruction"
 _TABLE: dict[str, Reason] = {}
 
 
@@ -168,37 +174,37 @@ UNREACHABLE = _reason("unreachable", "nothing leads to this code, it may be data
 NOT_RELOCATABLE = _reason(
     "not-relocatable",
     "an instruction cannot run at another address",
-    "probe another instruction",
+    _ANOTHER,
     errno.EOPNOTSUPP,
 )
 TOO_SHORT = _reason(
     "too-short",
     "there are not five bytes for a jump before the function ends",
-    "probe another instruction",
+    _ANOTHER,
     errno.ENOSPC,
 )
 JUMP_INTO_REGION = _reason(
     "jump-into-region",
     "code jumps into the bytes that the jump would cover",
-    "probe another instruction",
+    _ANOTHER,
     errno.EBUSY,
 )
 INDIRECT_JUMP = _reason(
     "indirect-jump",
     "a computed jump in the function may lead into the bytes that the jump would cover",
-    "probe another instruction",
+    _ANOTHER,
     errno.EBUSY,
 )
 CALL_IN_REGION = _reason(
     "call-in-region",
     "a call stands inside the bytes that the jump would cover",
-    "probe another instruction",
+    _ANOTHER,
     errno.EBUSY,
 )
 LANDING_PAD = _reason(
     "landing-pad",
     "an exception handler starts inside the bytes that the jump would cover",
-    "probe another instruction",
+    _ANOTHER,
     errno.EBUSY,
 )
 SAVED_IP = _reason(
@@ -210,19 +216,19 @@ SAVED_IP = _reason(
 MAY_FAULT = _reason(
     "may-fault",
     "an instruction may fault and the program handles faults itself",
-    "probe another instruction",
+    _ANOTHER,
     errno.EBUSY,
 )
 MAY_FAULT_LATER = _reason(
     "may-fault-later",
     "an instruction may fault, and the program has not begun: it may install handlers for faults",
-    "probe another instruction, or attach with -p when it has begun",
+    f"{_ANOTHER}, or attach with -p when it has begun",
     errno.EBUSY,
 )
 CROSSES_PAGE = _reason(
     "crosses-page",
     "the jump would lie across two pages and could not be written in one step",
-    "probe another instruction",
+    _ANOTHER,
     errno.EBUSY,
 )
 FOREIGN_BREAKPOINT = _reason(
@@ -257,9 +263,7 @@ MAP_IN_USE = _reason(
     "map-in-use", "the map belongs to another session", "make a map for each session", errno.EBUSY
 )
 COMPILER_FAILED = _reason("compiler-failed", "the handler could not be compiled", "", errno.EINVAL)
-NO_COMPILER = _reason(
-    "no-compiler", "native handlers need LLVM", "pip install '.[native]'", errno.ENOENT
-)
+NO_COMPILER = _reason("no-compiler", "native handlers need LLVM", "pip install '.[native]'", errno.ENOENT)
 NO_ARROW = _reason("no-arrow", "Arrow tables need pyarrow", "pip install '.[arrow]'", errno.ENOENT)
 HANDLER_TOO_LARGE = _reason("handler-too-large", "the handler is too large", "write less", errno.E2BIG)
 TOO_MANY_PROBES = _reason("too-many-probes", "the session has no room for more probes", "", errno.ENOSPC)

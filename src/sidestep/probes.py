@@ -18,6 +18,7 @@ class Count:
     """The built-in action that only counts hits. `event`: what the probe is called, if not by its place."""
 
     event: str | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,10 @@ class Record:
         return self.spec.event
 
     @property
+    def group(self) -> str | None:
+        return self.spec.group
+
+    @property
     def filtered(self) -> bool:
         """Whether some hits are left out."""
         return self.spec.condition is not None or self.tid is not None or self.comm is not None
@@ -51,6 +56,7 @@ class Native:
 
     handler: Any
     event: str | None = None
+    group: str | None = None
 
 
 class Live(Protocol):
@@ -124,6 +130,14 @@ class Kprobe:
         if self.symbol is None:
             return str(self.where or f"{self.requested_address:#x}")
         return f"{self.symbol}+{self.offset:#x}" if self.offset else self.symbol
+
+    @property
+    def condition(self) -> str | None:
+        """What must hold for a hit to match, as in a probe text."""
+        action = self.action
+        if not isinstance(action, Record) or action.spec.condition is None:
+            return None
+        return str(action.spec.condition)
 
     @property
     def hits(self) -> int:

@@ -1,12 +1,12 @@
-"""A target with its probes: what `attach()` and `launch()` return."""
+"""A target with its probes: what `attach()` and `launch()` (opening.py) return."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
-from typing import IO, Any, ParamSpec, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from sidestep import errors
 from sidestep.ending import ending
@@ -18,7 +18,7 @@ from sidestep.kprobes.placer import Request
 from sidestep.kprobes.places import Places
 from sidestep.kprobes.registry import Registry
 from sidestep.kprobes.stream import EventStream
-from sidestep.kprobes.texts import Batch, register_specs
+from sidestep.kprobes.texts import Batch, refuse_return, register_specs
 from sidestep.probes import Count, Handler, Kprobe, Native, Record
 from sidestep.safety.region import Placement
 from sidestep.spec import ProbeSpec, parse, parse_where
@@ -27,6 +27,7 @@ from sidestep.symbols.modules import Module
 from sidestep.symbols.resolve import Location
 from sidestep.target.process import process as linux
 from sidestep.target.process import procfs, remains
+from sidestep.target.process.company import alone
 from sidestep.target.process.engine import InlineEngine
 from sidestep.target.process.memory import ProcessMemory
 from sidestep.uninterrupted import uninterrupted
@@ -39,10 +40,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """How a probe at a location would be placed, or why not."""
+    """How a probe at a location would be placed, or why not, and what could be probed instead.
+
+    `nearest` is the nearest other instruction that can be probed, looked for where one probe was named.
+    """
 
     location: Location
     verdict: Placement | Refusal
+    nearest: Location | None = None
 
 
 class DetachError(SidestepError):
@@ -61,7 +66,9 @@ def about_the_living(method: Callable[P, T]) -> Callable[P, T]:
             target = arguments[0]
             assert isinstance(target, Target)
             if not target._detached and not target.alive:
-                raise TargetError(f"process {target.pid}", errors.PROCESS_GONE) from error
+                executed = target.executed
+                detail = "" if executed is None else f"it has executed another program ({executed})"
+                raise TargetError(f"process {target.pid}", errors.PROCESS_GONE, detail) from error
             raise
 
     return checked
@@ -115,6 +122,29 @@ class Target:
         return self.process.is_same_program
 
     @property
+    def executed(self) -> str | None:
+        """The name of the program that has replaced the one that is probed (exec): there the probes ended.
+
+        None if none has, or nobody can tell any more: of a process that has ended meanwhile, only where it
+        waits for its parent, is called something else now, and could not have named itself so.
+        """
+        if self.process.is_same_program:
+            return None
+        try:
+            status = procfs.read_status(self.pid)
+        except TargetError:
+            return None
+        if status.start_time != self.process.start_time:
+            return None
+        renamed = status.name != self.name
+        try:
+            program = procfs.program_name(self.pid)
+        except FileNotFoundError:  # it has no memory any more
+            return status.name if renamed and not self._places.may_rename_itself() else None
+        # An exec changes the name a moment after the memory.
+        return status.name if renamed or not program else program
+
+    @property
     def memory(self) -> ProcessMemory:
         """The target's memory: read(addr, n), write(addr, data), read_cstring(addr), read_u64(addr)."""
         return self.process.memory
@@ -165,18 +195,22 @@ class Target:
         return self._places.find(parse_where(glob), everywhere=True)
 
     @about_the_living
-    def check(self, text: str, progress: Progress | None = None) -> Sequence[Checked]:
+    def check(self, text: str | ProbeSpec, progress: Progress | None = None) -> Sequence[Checked]:
         """How the probes of a probe text would be placed, without placing them. `progress` as in `trace`."""
         self._load()
         self._places.expect(1)
-        self._places.show(None if progress is None else partial(progress, "reading code"))
-        where = parse(text).where
+        self._places.show(progress)
+        spec = parse(text) if isinstance(text, str) else text
+        refuse_return(spec)
+        where = spec.where
         found = self._places.find(where, everywhere=where.is_glob)
         checked = []
         for number, location in enumerate(found):
             if progress is not None:
                 progress("looking at probepoints", number, len(found))
-            checked.append(Checked(location, self._places.verdict(location)))
+            verdict = self._places.verdict(location)
+            moves = isinstance(verdict, Refusal) and verdict.reason.helps_to_move and not where.is_glob
+            checked.append(Checked(location, verdict, self._places.nearest(location) if moves else None))
         return checked
 
     # Registration
@@ -186,8 +220,9 @@ class Target:
         self.register_kprobes([probe])
 
     @about_the_living
-    def register_kprobes(self, probes: Sequence[Kprobe]) -> None:
+    def register_kprobes(self, probes: Iterable[Kprobe]) -> None:
         """Register a batch, all or nothing."""
+        probes = list(probes)
         for probe in probes:
             if isinstance(probe.action, Native):
                 self._prepare_for(probe.action.handler)
@@ -222,9 +257,9 @@ class Target:
     def unregister_kprobe(self, probe: Kprobe) -> None:
         self.unregister_kprobes([probe])
 
-    def unregister_kprobes(self, probes: Sequence[Kprobe]) -> None:
-        """Take probes out. An unknown one raises ProbeError after the others are done."""
-        self._prepared().unregister(probes)
+    def unregister_kprobes(self, probes: Iterable[Kprobe]) -> None:
+        """Take probes out (a Batch, say). An unknown one raises ProbeError after the others are done."""
+        self._prepared().unregister(list(probes))
 
     def enable_kprobe(self, probe: Kprobe) -> None:
         self._prepared().switch([probe], disabled=False)
@@ -260,7 +295,7 @@ class Target:
 
         def make(spec: ProbeSpec) -> Kprobe:
             if spec.condition is None and tid is None and comm is None:
-                return Kprobe(spec.where, action=Count(spec.event))
+                return Kprobe(spec.where, action=Count(spec.event, spec.group))
             return Kprobe(spec.where, action=self._recording(Record(spec, tid=tid, comm=comm, emit=False)))
 
         return register_specs(self._prepared(), self._places, specs, make, progress)
@@ -302,13 +337,13 @@ class Target:
 
     def _prepare(self) -> KprobeManager:
         if self._detached:
-            raise TargetError(f"process {self.pid}", errors.PROCESS_GONE, "it was detached")
+            raise TargetError(f"process {self.pid}", errors.DETACHED)
         self._load()
         if self._manager is None:
             for session in remains.sessions(self.pid):
                 if not session.controller_alive:
                     remains.clean(self.pid)
-            return uninterrupted(self._put_in)
+            return alone(self.pid, lambda: uninterrupted(self._put_in))
         return self._manager
 
     def _put_in(self) -> KprobeManager:
@@ -357,7 +392,7 @@ class Target:
         return self._stream
 
     def events(self, timeout: float | None = None) -> Iterator[Event]:
-        """The events of `trace()`, by time; ends after `timeout` seconds, at the target's end, or at
+        """The events of `trace()`, by time; ends after `timeout` seconds, at the target's end or exec, or at
         `stop_events()`.
 
         A launched process is let go at the first event that is asked for. After `detach()` it yields what
@@ -424,52 +459,3 @@ class Target:
 
 def _parsed(texts: Iterable[str | ProbeSpec]) -> Sequence[ProbeSpec]:
     return [parse(text) if isinstance(text, str) else text for text in texts]
-
-
-def attach(target: int | str, *, allow_seccomp: bool = False, ring_size: int | None = None) -> Target:
-    """A running process by pid (here, or the one that it has in its own namespace) or by name. What a dead
-    controller left in it is taken out first.
-
-    Raises TargetError: no such process, several of that name, not permitted, traced by somebody else, and so
-    on. `ring_size` is in bytes, for each CPU.
-    """
-    pid = procfs.choose(target)
-    process = linux.attach(pid, allow_seccomp=allow_seccomp)
-    try:
-        remains.await_lent_threads(pid)
-        found = remains.sessions(pid)
-        for session in found:
-            if session.controller_alive:
-                who = f"pid {session.header.controller_pid}"
-                raise TargetError(f"process {pid} ({process.name})", errors.OTHER_SESSION, who)
-        if found:
-            remains.clean(pid)
-        return Target(process, ring_size=ring_size)
-    except BaseException:
-        process.close()
-        raise
-
-
-def launch(
-    arguments: Sequence[str],
-    *,
-    env: Mapping[str, str] | None = None,
-    cwd: str | None = None,
-    stdin: int | IO[Any] | None = None,
-    stdout: int | IO[Any] | None = None,
-    stderr: int | IO[Any] | None = None,
-    ring_size: int | None = None,
-) -> Target:
-    """Start a program, stopped before its first instruction; `resume()`, `events()` or `wait()` lets it go.
-
-    At the first probe its loader is run until the libraries are there, so that they can be probed, too.
-    """
-    from sidestep.target.process.launch import launch as launch_process  # 10 ms that attach() does not need
-
-    environment = None if env is None else dict(env)
-    process = launch_process(arguments, env=environment, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
-    try:
-        return Target(process, ring_size=ring_size)
-    except BaseException:
-        process.close()
-        raise

@@ -215,3 +215,30 @@ def test_handlers_are_refused_by_name(program: Program) -> None:
     with pytest.raises(ProbeError) as caught:
         Kprobe(NAME, pre_handler=print)
     assert refused(caught) is errors.NOT_SUPPORTED
+
+
+def test_a_batch_is_its_probes(program: Program) -> None:
+    batch = program.target.count(NAME, "main")
+    assert [probe.symbol for probe in batch] == [NAME, "main"]
+    assert len(batch) == 2
+    program.target.unregister_kprobes(batch)
+    assert not any(probe.registered for probe in batch)
+    program.target.register_kprobes(Kprobe(name) for name in (NAME, "main"))
+    assert len(program.target.probes) == 2
+
+
+def test_a_target_that_was_detached_says_so(program: Program) -> None:
+    target = program.target
+    target.trace(NAME)
+    target.detach()
+    for ask in (
+        lambda: target.trace(NAME),
+        lambda: target.count(NAME),
+        lambda: target.register_kprobe(Kprobe(NAME)),
+        lambda: target.unregister_kprobes([]),
+    ):
+        with pytest.raises(TargetError, match="this target was detached") as caught:
+            ask()
+        assert caught.value.reason is errors.DETACHED
+        assert not caught.value.is_gone
+    assert list(target.events()) == []

@@ -13,6 +13,7 @@ from harness.build import Builder
 from harness.probing import attached
 from harness.programs import counts, counts_by_pid, run_until_done
 from harness.running import Outcome, Running
+from sidestep import Text
 
 Run = Callable[..., Running]
 
@@ -82,7 +83,9 @@ def test_long_strings_are_truncated_and_marked(sidestep: ModuleType, build: Buil
     """The first string of the program is `plain`."""
     running = run(build("args"), "1", "wait")
     events, _ = trace(sidestep, running, "p:text args:take_string text=+0($arg1):string", string_limit=3)
-    assert events[0].args["text"] == "pla..."
+    cut = events[0].args["text"]
+    assert isinstance(cut, Text)
+    assert (cut, cut.truncated) == ("pla", True)
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,11 @@ PARTS: dict[str, frozenset[str]] = {
     "session": MIDDLE
     | {"ending"}
     | {"symbols", "events", "compiler", "handlers", "agent", "kprobes", "target"},
+    "opening": frozenset({"errors", "session", "target"}),
     "sessions": TEXT | SHARED | {"kprobes", "target"},
     # The package itself: its public names.
-    "": MIDDLE | {"symbols", "events", "session", "sessions", "kprobes", "target", "compiler", "handlers"},
+    "": MIDDLE
+    | {"symbols", "events", "opening", "session", "sessions", "kprobes", "target", "compiler", "handlers"},
     "cli": MIDDLE | {"symbols", "events", "session", "sessions", "kprobes", "target", ""},
     "__main__": frozenset({"cli"}),
 }

@@ -97,7 +97,7 @@ def count_all(file: Path, progress: Progress) -> Result:
     from sidestep.safety.census import take_census
     from sidestep.safety.context import Circumstances, ModuleContext
 
-    def searching(done: int, size: int) -> None:
+    def searching(_: str, done: int, size: int) -> None:
         progress("reading code", done, size)
 
     module = open_file(file).modules[0]

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sidestep import collector, errors
 from sidestep.address import Range
@@ -22,9 +21,6 @@ from sidestep.kprobes.registry import Placed, Plan, Registry
 from sidestep.probes import Kprobe, Native, Record
 from sidestep.target.base import Change, Detour, Engine, Label
 from sidestep.uninterrupted import uninterrupted
-
-if TYPE_CHECKING:
-    pass
 
 Progress = Callable[[str, int, int], None]
 ROOM_FOR_BUFFER = 160  # bytes of a usual buffer, to make one arena for a whole batch
@@ -66,7 +62,7 @@ class KprobeManager:
         """
         with self.lock, collector.paused():
             if self._removed:
-                raise TargetError("the target", errors.PROCESS_GONE, "it was detached")
+                raise TargetError("the target", errors.DETACHED)
             added: list[Placed] = []
             refused: list[Refused] = []
             try:
@@ -98,7 +94,7 @@ class KprobeManager:
             if progress is not None and number % 256 == 0:
                 progress("looking at probepoints", number, len(requests))
             try:
-                placed = self._place(request)
+                placed = self._place(request, advise=not partly)
             except ProbeError as error:
                 if not partly:
                     raise
@@ -107,11 +103,11 @@ class KprobeManager:
             self.registry.add(placed)
             added.append(placed)
 
-    def _place(self, request: Request) -> Placed:
+    def _place(self, request: Request, *, advise: bool) -> Placed:
         probe = request.probe
         if probe.registered or probe in self.registry:
             raise ProbeError(probe.name, errors.ALREADY_REGISTERED)
-        return self.placer.place(request)
+        return self.placer.place(request, advise=advise)
 
     def _arm(self, added: list[Placed], partly: bool, progress: Progress | None) -> list[Refused]:
         """Arm what was added; what the stop refuses is tried again a few times, then raised or left out."""

@@ -42,15 +42,17 @@ class Placer:
         self.on_event_added: Callable[[EventProgram], None] = lambda program: None
         self._handlers: Handlers | None = None
 
-    def place(self, request: Request) -> Placed:
-        """Raises ProbeError with the verdict's reason, and whatever the probe's action is refused for."""
+    def place(self, request: Request, *, advise: bool = True) -> Placed:
+        """Raises ProbeError with the verdict's reason (with `advise`, and an instruction that could be probed
+        instead), and whatever the probe's action is refused for."""
         probe = request.probe
         location = request.location or self._places.locate(probe)
         verdict = self._places.verdict(location)
         if isinstance(verdict, Refusal):
             if verdict.reason is errors.FOREIGN_BYTES and not self._engine.alive:
                 raise TargetError("the target", errors.PROCESS_GONE, "it ended while probes were placed")
-            raise ProbeError(location.place, verdict.reason, verdict.detail)
+            advice = self._advice(location) if advise and verdict.reason.helps_to_move else ""
+            raise ProbeError(location.place, verdict.reason, verdict.detail + advice)
         recorded = probe.action if isinstance(probe.action, Record) else None
         native = probe.action if isinstance(probe.action, Native) else None
         action: detour.Action
@@ -67,10 +69,15 @@ class Placer:
                 action = detour.Record(program, recorded.emit)
             else:
                 action = detour.Count(index)
+        self._places.show_as(location)
         probe.addr, probe.symbol, probe.offset = verdict.address, location.symbol, location.offset
         probe.module = location.module.name
         probe.method, probe.why, probe.note = verdict.tactic, "; ".join(verdict.notes) or None, location.note
         return Placed(probe, index, location, verdict, action, second)
+
+    def _advice(self, location: Location) -> str:
+        other = self._places.nearest(location)
+        return "; none near it can be probed" if other is None else f"; {other.place} can be probed"
 
     def _native_call(
         self, handler: Any, index: int, faults: int, location: Location, placement: Placement

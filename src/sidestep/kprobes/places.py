@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from sidestep import errors
 from sidestep.address import Range
@@ -13,6 +14,7 @@ from sidestep.kprobes.registry import Registry
 from sidestep.maps import overlapping, read_maps
 from sidestep.probes import Kprobe
 from sidestep.safety.context import Circumstances, ModuleContext
+from sidestep.safety.nearby import nearest
 from sidestep.safety.region import Placement
 from sidestep.safety.verdict import verdict
 from sidestep.spec import SymbolMemory, Where
@@ -23,6 +25,7 @@ from sidestep.target.base import Inspected
 
 FAULT_SIGNALS = (4, 7, 8, 11)  # SIGILL SIGBUS SIGFPE SIGSEGV
 INSTALLERS = ("sigaction", "signal", "__sysv_signal", "bsd_signal", "sigvec", "__sigaction")
+RENAMERS = ("prctl", "pthread_setname_np", "syscall")
 SEARCHED_AT_MOST = 512 << 20  # bytes of memory, in a stop
 SWITCHES = ("swapcontext", "setcontext")
 SYNCHRONOUS = ("libcrypto",)
@@ -42,6 +45,7 @@ class Places:
         self._contexts: dict[Module, ModuleContext] = {}
         self._private: dict[Module, tuple[bool, bool]] = {}
         self._symbolizer: Symbolizer | None = None
+        self._shown_as: dict[int, str] = {}  # the names that functions were asked for, by their addresses
         self._seen: set[tuple[int, int, str, int, str]] = set()
         self._batch = Circumstances(errors.MAY_FAULT, shadow_stacks=True)
         self._spans: dict[Module, Range] = {}
@@ -74,9 +78,13 @@ class Places:
         batch.forbidden = [(span, "Sidestep's own memory") for span in self.forbidden()]
         self.process.hides_contexts = self._may_hide_contexts()
 
-    def show(self, progress: Callable[[int, int], None] | None) -> None:
-        """Whom to tell (bytes done, bytes in all) while a large module is searched."""
-        self._batch.progress = progress
+    def show(self, progress: Callable[[str, int, int], None] | None) -> None:
+        """Whom to tell (what, done, in all) while a large module is searched."""
+        self._batch.progress = (
+            None
+            if progress is None
+            else lambda module, done, size: progress(f"reading the code of {module}", done, size)
+        )
 
     def _fault_rule(self) -> Reason | None:
         """Whether the program has handlers for faults, or has not begun and is able to install some."""
@@ -97,6 +105,11 @@ class Places:
         own = [m for m in self.modules if not m.name.startswith((*C_LIBRARIES, *SYNCHRONOUS, "["))]
         switches = any(module.functions.mentions(name) for module in own for name in SWITCHES)
         return switches and (self.process.held or self.process.catches(*range(1, 65)))
+
+    def may_rename_itself(self) -> bool:
+        """Whether the program, or a library of its own, can change the name that the system shows of it."""
+        own = [m for m in self.modules if not m.name.startswith((*C_LIBRARIES, "["))]
+        return any(module.functions.mentions(name) for module in own for name in RENAMERS)
 
     # Names
 
@@ -139,8 +152,18 @@ class Places:
     @property
     def symbolizer(self) -> Symbolizer:
         if self._symbolizer is None:
-            self._symbolizer = Symbolizer(self.modules)
+            self._symbolizer = Symbolizer(self.modules, self._shown_as)
         return self._symbolizer
+
+    def show_as(self, location: Location) -> None:
+        """Call the function of a location by the name that it was asked for, in backtraces, too."""
+        if location.function is None:
+            return
+        start = location.function.start + location.module.bias
+        usual = location.module.functions.at(location.function.start)
+        if start in self._shown_as or usual is None or usual.name != location.symbol:
+            self._shown_as[start] = location.symbol
+            self.symbolizer.choose(start, location.symbol)
 
     # Verdicts
 
@@ -157,6 +180,19 @@ class Places:
                 detail = "the program switches stacks, and has more memory than can be searched for them"
                 return Refusal(errors.SAVED_IP, detail)
         return found
+
+    def nearest(self, location: Location) -> Location | None:
+        """The nearest other instruction of the function that can be probed."""
+        function = location.function
+        if function is None:
+            return None
+
+        def moved(address: int) -> Location:
+            return replace(location, offset=address - location.module.bias - function.start, address=address)
+
+        context = self._context(location.module)
+        found = nearest(context, location.address, lambda address: self.verdict(moved(address)))
+        return None if found is None else moved(found)
 
     def _context(self, module: Module) -> ModuleContext:
         context = self._contexts.get(module)

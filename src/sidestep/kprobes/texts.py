@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,10 +17,27 @@ from sidestep.spec import ProbeSpec
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one call registered: the probes, and with globs what was refused."""
+    """What one call registered: the probes, which it iterates over, and with globs what was refused."""
 
     probes: Sequence[Kprobe]
     refused: Sequence[Refused]
+
+    def __iter__(self) -> Iterator[Kprobe]:
+        return iter(self.probes)
+
+    def __len__(self) -> int:
+        return len(self.probes)
+
+
+def _looking(progress: Progress, number: int, specs: int, done: int, modules: int) -> None:
+    """All specs as one piece of work: each is looked for in all modules."""
+    progress("looking for functions", number * modules + done, specs * modules)
+
+
+def refuse_return(spec: ProbeSpec) -> None:
+    """Raises ProbeSyntaxError for a return probe."""
+    if spec.kind == "r":
+        raise spec.error(0, "return probes are not there yet", "use p:")
 
 
 def register_specs(
@@ -35,16 +52,16 @@ def register_specs(
     Raises ProbeError, with everything as it was before, for a named probe that is refused, and when nothing
     is left of globs.
     """
-    places.show(None if progress is None else partial(progress, "reading code"))
-    looking = None if progress is None else partial(progress, "looking for functions")
+    specs = list(specs)
+    places.show(progress)
     named: MutableSequence[Request] = []
     globbed: MutableSequence[Request] = []
     refused: MutableSequence[Refused] = []
     asked: MutableSequence[str] = []
-    for spec in specs:
-        if spec.kind == "r":
-            raise spec.error(0, "return probes are not there yet", "use p:")
+    for number, spec in enumerate(specs):
+        refuse_return(spec)
         places.refresh()
+        looking = None if progress is None else partial(_looking, progress, number, len(specs))
         found, unresolved = places.find_all(spec.where, looking)
         refused += [Refused(error.subject, error.refusal) for error in unresolved]
         requests = [Request(make(spec), each) for each in found]

@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
 from sidestep.address import Range
@@ -103,14 +103,14 @@ class Circumstances:
     shadow_stacks   a thread has a shadow stack, on which calls cannot be imitated
     forbidden       run-time addresses that are not probed, each with what they are (Sidestep's own areas)
     probes          about how many probes will be placed: chooses how references are looked up
-    progress        called with (bytes done, bytes in all) while a large module is searched
+    progress        called with (module, bytes done, bytes in all) while a large one is searched
     """
 
     fault_rule: Reason | None = None
     shadow_stacks: bool = False
     forbidden: Sequence[tuple[Range, str]] = ()
     probes: int = 1
-    progress: Callable[[int, int], None] | None = None
+    progress: Callable[[str, int, int], None] | None = None
 
 
 @dataclass
@@ -239,7 +239,9 @@ class ModuleContext:
 
     @cached_property
     def references(self) -> References:
-        return References(self.code, self.contents, self.file.is_pic, self.batch.probes, self.batch.progress)
+        told = self.batch.progress
+        progress = None if told is None else partial(told, self.name)
+        return References(self.code, self.contents, self.file.is_pic, self.batch.probes, progress)
 
     @property
     def short_branches(self) -> ReferenceTable | None:

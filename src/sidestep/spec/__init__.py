@@ -26,7 +26,7 @@ from sidestep.spec.nodes import (
     Where,
 )
 from sidestep.spec.parser import format_spec, parse, parse_where
-from sidestep.spec.probe import ProbeSpec, fetches
+from sidestep.spec.probe import ProbeSpec, fetches, only_recorded
 from sidestep.spec.terms import (
     Arithmetic,
     Comparison,
@@ -70,6 +70,7 @@ __all__ = [
     "Where",
     "fetches",
     "format_spec",
+    "only_recorded",
     "operands",
     "parse",
     "parse_where",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sidestep.errors import ProbeSyntaxError
 from sidestep.spec.nodes import Dereference, Fetch, FetchArgument, Kind, Node, Where
-from sidestep.spec.terms import Condition, FetchOperand, operands
+from sidestep.spec.terms import Condition, FetchOperand, Name, operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,13 @@ class ProbeSpec:
         """An error with its caret under `node` (or a column), for what shows only later."""
         column = node if isinstance(node, int) else node.column
         return ProbeSyntaxError(self.text, column, message, hint)
+
+
+def only_recorded(spec: ProbeSpec) -> list[str]:
+    """The names of the arguments that the condition does not look at."""
+    looked_at = () if spec.condition is None else operands(spec.condition)
+    names = {operand.name for operand in looked_at if isinstance(operand, Name)}
+    return [argument.name for argument in spec.arguments if argument.name not in names]
 
 
 def fetches(spec: ProbeSpec) -> Iterator[Fetch]:

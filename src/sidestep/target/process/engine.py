@@ -37,6 +37,7 @@ from sidestep.target.process.process import Process, Window
 from sidestep.target.process.space import CodeSpace
 from sidestep.target.process.stacks import lying_in
 from sidestep.target.process.threads import ThreadFacts, thread_facts
+from sidestep.target.process.turns import in_turn
 
 DETACH_PATIENCE = 5.0  # seconds for threads to leave the buffers
 RSEQ_OFFSET = SymbolMemory(None, "__rseq_offset")
@@ -229,7 +230,7 @@ class InlineEngine:
             refused = poke.make(window, self.space.routines, note)
             return refused, addresses_in_use(window, self.space.routines), procfs.last_pid()
 
-        refused, in_use, newest = self.process.in_window(work)
+        refused, in_use, newest = in_turn(lambda: self.process.in_window(work))
         made = [change for i, change in enumerate(changes) if i not in refused]
         self._placed.difference_update(detour for change in made for detour in change.old)
         self._placed.update(change.new for change in made if change.new is not None)
@@ -317,8 +318,12 @@ class InlineEngine:
         """Wait until no thread is in a retired buffer: then the counters of what was taken out are final."""
         deadline = time.monotonic() + timeout
         spans = [detour.buffer.span for detour in self._retired]
+
+        def in_use(window: Window) -> set[Range]:
+            return in_flight(window, spans, self.space.routines)
+
         while spans and self.alive:
-            if not self.process.in_window(lambda window: in_flight(window, spans, self.space.routines)):
+            if not in_turn(lambda: self.process.in_window(in_use)):
                 return True
             if time.monotonic() > deadline:
                 return False
@@ -333,7 +338,9 @@ class InlineEngine:
             self._ring_size = layout.ring_size_for(self.ring_count, wanted)
             mappings = layout.ring_mappings(self.ring_count, self._ring_size)
             size = layout.file_size(self.ring_count, self._ring_size)
-            self._rings = self.process.in_window(lambda window: create_shared(window, size, mappings))
+            self._rings = in_turn(
+                lambda: self.process.in_window(lambda window: create_shared(window, size, mappings))
+            )
             self._around.clear()
             self._write_header()
         return self._rings

@@ -10,6 +10,7 @@ from sidestep.errors import TargetError
 from sidestep.target.process import procfs
 from sidestep.target.process.areas import processes_that_map, unreadable_children
 from sidestep.target.process.process import Process, Window, attach_child
+from sidestep.target.process.turns import in_turn
 
 
 class Family:
@@ -116,7 +117,7 @@ class Family:
         if pid != self._process.pid:
             return self.in_child(pid, function)
         try:
-            return self._process.in_window(function)
+            return in_turn(lambda: self._process.in_window(function))
         except TargetError as error:
             if error.reason is errors.PROCESS_GONE:
                 return True

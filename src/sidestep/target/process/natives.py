@@ -14,6 +14,7 @@ from sidestep.events import layout
 from sidestep.target.process.areas import SharedArea, create_shared
 from sidestep.target.process.process import Process
 from sidestep.target.process.space import CodeSpace
+from sidestep.target.process.turns import in_turn
 from sidestep.uninterrupted import uninterrupted
 
 WORD = 8
@@ -41,9 +42,10 @@ class Natives:
             mappings = [(0, whole, 0)]
 
             def make() -> None:
-                self.areas.append(
-                    self._process.in_window(lambda window: create_shared(window, whole, mappings))
+                area = in_turn(
+                    lambda: self._process.in_window(lambda window: create_shared(window, whole, mappings))
                 )
+                self.areas.append(area)
                 self._used = 0
 
             uninterrupted(make)

@@ -8,7 +8,8 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ YAMA = {
     "2": "only root may trace",
     "3": "nobody may trace until the next boot",
 }
+_MOST_PIDS = 12  # that a message lists
 KCMP_VM = 1  # <linux/kcmp.h>
 ALL_BUT_KILL_AND_STOP = 2**64 - 1 & ~(1 << signal.SIGKILL - 1 | 1 << signal.SIGSTOP - 1)
 _syscall = ctypes.PyDLL(None).syscall
@@ -95,13 +97,42 @@ def threads(pid: int) -> list[int]:
 
 def own_threads(pid: int) -> list[int]:
     """The thread ids of a process as it sees them itself, in its pid namespace."""
-    found: list[int] = []
+    return [own for _, own in _own_ids(pid)]
+
+
+def _own_ids(pid: int) -> Iterator[tuple[int, int]]:
+    """The ids of each thread: here, and in the pid namespace of the process."""
     for tid in threads(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             status = Path(f"/proc/{pid}/task/{tid}/status").read_bytes()
             ids = re.search(rb"^NSpid:.*?(\d+)$", status, re.M)
-            found.append(int(ids[1]) if ids else tid)
-    return found
+            yield tid, int(ids[1]) if ids else tid
+
+
+def thread_name(pid: int, tid: int) -> str:
+    """The name of a thread as it is now, "" if it is gone. Not fit to be printed: it is the target's."""
+    try:
+        comm = Path(f"/proc/{pid}/task/{tid}/comm").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return comm.rstrip(b"\n").decode("utf-8", "surrogateescape")
+
+
+def thread_names(pid: int) -> dict[int, str]:
+    """The names of the threads of a process, by their ids in its own pid namespace. Raises TargetError."""
+    return {own: thread_name(pid, tid) for tid, own in _own_ids(pid)}
+
+
+def program_name(pid: int) -> str:
+    """The file name of the program that a process runs, "" where that must not be known. Raises
+    FileNotFoundError if it runs none (any more)."""
+    try:
+        program = os.readlink(f"/proc/{pid}/exe".encode())
+    except PermissionError:
+        return ""
+    except ProcessLookupError as error:
+        raise FileNotFoundError(f"/proc/{pid}/exe") from error
+    return printable(os.path.basename(program).removesuffix(b" (deleted)"))
 
 
 def has_other_threads(pid: int) -> bool:
@@ -167,6 +198,14 @@ def descends(pid: int, ancestor: int) -> bool:
     return pid == ancestor
 
 
+def runs_its_parents_program(pid: int) -> bool:
+    """Whether a process exists that has not called exec since it was forked."""
+    try:
+        return bool(read_status(pid).flags & PF_FORKNOEXEC)
+    except TargetError:
+        return False
+
+
 def now_as_start_time() -> int:
     """The present moment in the unit of `Status.start_time`: clock ticks since the system was started."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
@@ -194,11 +233,24 @@ def find(name: str) -> int:
     if not found:
         raise TargetError(f"process {name!r}", errors.NO_SUCH_PROCESS)
     if len(found) > 1:
-        pids = ", ".join(str(pid) for pid, _ in sorted(found)[:12])
-        raise TargetError(
-            f"process {name!r}", errors.SEVERAL_PROCESSES, pids + (" ..." if len(found) > 12 else "")
-        )
+        detail = _list_related([pid for pid, _ in sorted(found)])
+        raise TargetError(f"process {name!r}", errors.SEVERAL_PROCESSES, detail)
     return found[0][0]
+
+
+def _list_related(pids: Sequence[int]) -> str:
+    """Pids, and which of them is the parent of how many of the others."""
+    children = Counter(_parent(pid) for pid in pids)
+    shown = [f"{pid} (parent of {children[pid]} of them)" if children[pid] else str(pid) for pid in pids]
+    return ", ".join(shown[:_MOST_PIDS]) + (" ..." if len(shown) > _MOST_PIDS else "")
+
+
+def _parent(pid: int) -> int:
+    """0 when it is gone."""
+    try:
+        return read_status(pid).parent
+    except TargetError:
+        return 0
 
 
 def is_used(pid: int) -> bool:
@@ -216,9 +268,9 @@ def choose(target: int | str) -> int:
     pid = int(target)
     if is_used(pid):
         return pid
-    inside = [other for other in _all_pids() if _own_pid(other) == pid]
+    inside = [other for other in _all_pids() if own_pid(other) == pid]
     if len(inside) > 1:
-        pids = ", ".join(map(str, sorted(inside)[:12]))
+        pids = ", ".join(map(str, sorted(inside)[:_MOST_PIDS]))
         raise TargetError(f"process {pid}", errors.SEVERAL_NAMESPACES, pids)
     return inside[0] if inside else pid
 
@@ -227,8 +279,8 @@ def _all_pids() -> Iterator[int]:
     return (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
 
 
-def _own_pid(pid: int) -> int:
-    """0 when it is gone."""
+def own_pid(pid: int) -> int:
+    """The pid of a process in its own pid namespace, 0 when it is gone."""
     try:
         return read_status(pid).own_pid
     except TargetError:
@@ -248,8 +300,6 @@ def check_attachable(pid: int) -> Status:
         raise TargetError(
             subject, errors.NO_SUCH_PROCESS, f"{pid} is a thread of process {status.thread_group}"
         )
-    if status.tracer:
-        raise TargetError(subject, errors.ALREADY_TRACED, f"pid {status.tracer}")
     try:
         with open(f"/proc/{pid}/mem", "rb"):
             pass
@@ -262,6 +312,8 @@ def check_attachable(pid: int) -> Status:
         raise TargetError(subject, errors.NO_SUCH_PROCESS) from error
     if header[:4] != b"\x7fELF" or header[4] != 2 or header[18:20] != b"\x3e\x00":
         raise TargetError(subject, errors.NOT_64_BIT)
+    if status.tracer:
+        raise TargetError(subject, errors.ALREADY_TRACED, f"pid {status.tracer}")
     return status
 
 

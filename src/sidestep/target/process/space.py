@@ -11,6 +11,7 @@ from sidestep.events import layout
 from sidestep.target.process.areas import CodeArena, create_arena
 from sidestep.target.process.free import FreePlaces
 from sidestep.target.process.process import Process
+from sidestep.target.process.turns import in_turn
 from sidestep.uninterrupted import uninterrupted
 
 SMALLEST_ARENA = 64 << 10
@@ -51,8 +52,10 @@ class CodeSpace:
             self._announce(self.arenas)
 
         try:
-            arena = self._process.in_window(
-                lambda window: create_arena(window, near, wanted, data_size, announce)
+            arena = in_turn(
+                lambda: self._process.in_window(
+                    lambda window: create_arena(window, near, wanted, data_size, announce)
+                )
             )
         except BaseException:
             self.arenas = known
