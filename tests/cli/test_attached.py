@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import ENVIRONMENT, SIDESTEP, Command, Start
+from cli.conftest import ENVIRONMENT, SIDESTEP, TICKING, Command, Start
 from harness.running import Running
+from harness.samples import Samples
 from harness.untouched import read_descriptors, read_state, remains
 
 pytestmark = pytest.mark.process
@@ -290,3 +292,91 @@ def open_files(pid: int) -> list[str]:
     with contextlib.suppress(OSError):
         return list(read_descriptors(pid).values())
     return []
+
+
+def test_counting_says_which_arguments_it_does_not_record(command: Command, ticking: Running) -> None:
+    probe = "tick value=$arg1 text=+0($arg2):string if value > 0"
+    result = command("count", "-p", ticking.pid, probe, "--duration", "0.1")
+    assert result.errors == "sidestep: tick: count does not record text, `sidestep trace` does\n"
+    assert result.code == 0
+
+
+def test_probes_of_one_name_are_told_apart(command: Command, ticking: Running) -> None:
+    probes = ["tick", "tick value=$arg1 if value < 5", "a/t tick", "b/t tick"]
+    result = command("count", "-p", ticking.pid, *probes, "--duration", "0.1")
+    names = {re.split(" {2,}", line)[-2] for line in result.lines[1:-1]}
+    assert names == {"tick", "tick if value < 5", "a/t", "b/t"}
+
+
+def test_top_is_for_json_too(command: Command, ticking: Running) -> None:
+    words = ["count", "-p", ticking.pid, "sample:*", "--duration", "0.2", "--format", "json", "--top", "1"]
+    summary = json.loads(command(*words).output)
+    assert [each["probe"] for each in summary["probes"]] == ["tick"]
+    assert summary["probes_not_shown"] > 0
+
+
+def test_a_module_by_its_path(command: Command, ticking: Running, tmp_path: Path) -> None:
+    program = os.readlink(f"/proc/{ticking.pid}/exe")
+    link = tmp_path / "link"
+    link.symlink_to(program)
+    for path in (program, link):
+        assert command("check", "-p", ticking.pid, f"{path}:tick").lines[0].startswith("tick in sample")
+    assert "no loaded module has that name" in command("check", "-p", ticking.pid, "/no/such:tick").errors
+
+
+def test_the_list_as_json(command: Command, sidestep: object, ticking: Running) -> None:
+    import sidestep as api
+
+    assert command("list", "-p", ticking.pid, "--format", "json").output == ""
+    with api.attach(ticking.pid) as target:
+        target.count("tick")
+        (session,) = [
+            json.loads(line) for line in command("list", "-p", ticking.pid, "--format", "json").lines
+        ]
+        assert (session["type"], session["controller"], session["alive"]) == ("session", os.getpid(), True)
+        (probe,) = session["probes"]
+        assert probe == {
+            "address": target.resolve("tick").address,
+            "module": "sample",
+            "symbol": "tick+0x0",
+            "disabled": False,
+        }
+
+
+def test_the_name_that_was_asked_for_is_shown_everywhere(
+    command: Command, run: Start, samples: Samples
+) -> None:
+    alias = 'long tock(long, const char *) __attribute__((weak, alias("tick")));'
+    running = run(samples(f"{TICKING}\n{alias}", "-O2", "-fno-omit-frame-pointer"))
+    running.expect("up")
+    for asked, shown in (("tock", "tock"), ("tick", "tick"), ("sample:t?ck", "tick"), ("sample:to*", "tock")):
+        result = command("trace", "-p", running.pid, asked, "--stack", "2", "--limit", "1")
+        assert f"({shown}+0x0)" in result.lines[0]
+        assert result.lines[2] == f" => {shown}+0x0"
+
+
+def test_of_several_processes_the_parent_is_named(command: Command, run: Start, tmp_path: Path) -> None:
+    name = f"forks{os.getpid()}"
+    program = tmp_path / name
+    program.write_bytes(Path("/bin/sh").resolve().read_bytes())
+    program.chmod(0o755)
+    os.mkfifo(tmp_path / "fifo")
+    waits = f"(read line < {tmp_path}/fifo; true) &"
+    running = run(program, "-c", f"{waits} {waits} echo up; wait; true")
+    running.expect("up")
+    result = command("count", "-n", name, "malloc")
+    assert result.code == 1
+    assert f"several processes have that name: {running.pid} (parent of 2 of them), " in result.errors
+
+
+def test_a_refusal_names_what_can_be_probed_instead(command: Command, run: Start, samples: Samples) -> None:
+    function = """
+    __asm__(".text\\n.globl inside\\n.type inside, @function\\n"
+            "inside: push %rbp\\n1: dec %edi\\nmov $1, %eax\\njne 1b\\npop %rbp\\nret\\n"
+            ".size inside, . - inside");
+    """
+    running = run(samples(f"{TICKING}\n{function}", "-O2"))
+    running.expect("up")
+    result = command("count", "-p", running.pid, "inside", "--duration", "0.1")
+    assert "; inside+0x1 can be probed" in result.errors
+    assert command("count", "-p", running.pid, "inside+1", "--duration", "0.1").code == 0

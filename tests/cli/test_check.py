@@ -170,3 +170,27 @@ def test_a_process_is_not_changed(command: Command, ticking: Running) -> None:
     assert result.code == 0
     assert result.lines[0].startswith("tick in sample (at 0x")
     assert differences(before, read_state(ticking.pid)) == []
+
+
+def test_a_refusal_names_an_instruction_that_can_be_probed(command: Command, file: Path) -> None:
+    result = command("check", "-f", file, "inside")
+    assert "  probe another instruction: sample:inside+0x1 can be" in result.lines
+    assert command("check", "-f", file, "sample:inside+0x1").code == 0
+    found = json.loads(command("check", "-f", file, "inside", "--format", "json").output)
+    assert found["nearest"] == "inside+0x1"
+    result = command("check", "-f", file, "short")
+    assert "  probe another instruction; none near it can be" in result.lines
+
+
+@pytest.mark.parametrize(
+    ("probes", "code"),
+    [(["main", "region"], 0), (["main", "short"], 1), (["main", "*"], 0), (["main", "s*"], 1)],
+)
+def test_several_probes(command: Command, file: Path, probes: list[str], code: int) -> None:
+    assert command("check", "-f", file, *probes).code == code
+
+
+def test_return_probes_are_refused_as_trace_refuses_them(command: Command, file: Path) -> None:
+    result = command("check", "-f", file, "r:main")
+    assert "return probes are not there yet" in result.errors
+    assert result.code == 2

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,10 +20,12 @@ from sidestep.cli.options import (
     Invocation,
     NameOption,
     PidOption,
+    ProbesArgument,
     UsageError,
     choose_pid,
 )
 from sidestep.cli.output import plural, result_stream, say, write_json, write_lines, write_table
+from sidestep.cli.plan import parse_words
 from sidestep.cli.progress import Progress
 from sidestep.cli.tables import Column
 from sidestep.errors import Refusal
@@ -31,6 +34,7 @@ from sidestep.symbols.printable import clean
 
 if TYPE_CHECKING:
     from sidestep.safety.region import Placement
+    from sidestep.spec import ProbeSpec
     from sidestep.symbols.resolve import Location
 
 _IN_FULL = 3
@@ -51,6 +55,9 @@ class Answer:
 
     location: Location
     verdict: Placement | Refusal
+    named: bool = True
+    """Whether it was asked for by its name, not by a glob."""
+    nearest: Location | None = None
 
     @property
     def refusal(self) -> Refusal | None:
@@ -60,6 +67,17 @@ class Answer:
     def place(self) -> str:
         location = self.location
         return clean(location.place)
+
+    @property
+    def hint(self) -> str:
+        """What to do about a refusal, with the instruction that could be probed instead."""
+        refusal = self.refusal
+        if refusal is None or not (self.named and refusal.reason.helps_to_move):
+            return "" if refusal is None else refusal.reason.hint
+        if self.nearest is None:
+            return f"{refusal.reason.hint}; none near it can be"
+        place = f"{self.location.module.name}:{self.nearest.place}"
+        return f"{refusal.reason.hint}: {clean(shlex.quote(place))} can be"
 
     @property
     def why(self) -> str:
@@ -85,7 +103,9 @@ class Answer:
             "note": self.location.note,
         }
         if isinstance(self.verdict, Refusal):
-            return fields | {"ok": False, "reason": self.verdict.reason.name, "detail": self.verdict.detail}
+            nearest = None if self.nearest is None else clean(self.nearest.place)
+            reason, detail = self.verdict.reason.name, self.verdict.detail
+            return fields | {"ok": False, "reason": reason, "detail": detail, "nearest": nearest}
         dcr = [self.verdict.dcr.start, self.verdict.dcr.end]
         return fields | {
             "ok": True,
@@ -97,7 +117,7 @@ class Answer:
 
 def check(
     context: typer.Context,
-    probe: Annotated[str | None, typer.Argument(metavar="PROBE", help="A probe, as for trace.")] = None,
+    probes: ProbesArgument = None,
     pid: PidOption = None,
     name: NameOption = None,
     file: FileOption = None,
@@ -108,51 +128,72 @@ def check(
 ) -> None:
     """Say whether and how a probe can be placed.
 
-    Shows the instructions that a jump would replace. Nothing is changed. Exit code 1 if it cannot be placed.
+    Shows the instructions that a jump would replace. Nothing is changed.
+
+    Exit code 1 if a probe that is named cannot be placed, or nothing that a glob matches can.
     """
     invocation: Invocation = context.obj
     invocation.refuse("check")
     if every:
-        if file is None or probe is not None:
+        if file is None or probes:
             raise UsageError("--all goes with -f ELF, and without a probe")
         from sidestep.cli.census import report_all
 
         report_all(file, format)
         return
-    if probe is None:
+    if not probes:
         raise UsageError("which function? Give a probe, such as 'libc:malloc'")
+    specs = parse_words(probes)
     if file is not None:
-        answers = list(_offline(choose_modules(pid, name, file), probe))
+        answers = _offline(choose_modules(pid, name, file), specs)
     else:
-        answers = _attached(choose_pid(pid, name), probe)
-    _write(answers, format)
-    if all(answer.refusal is not None for answer in answers):
+        answers = _attached(choose_pid(pid, name), specs)
+    _write([answer for each in answers for answer in each], format)
+    if any(all(answer.refusal is not None for answer in each) for each in answers):
         raise typer.Exit(1)
 
 
-def _offline(loaded: Loaded, probe: str) -> Iterator[Answer]:
-    """Verdicts about a file that nobody runs."""
+def _offline(loaded: Loaded, specs: Sequence[ProbeSpec]) -> list[list[Answer]]:
+    """Verdicts about a file that nobody runs, for each probe."""
+    from sidestep.kprobes.texts import refuse_return
+    from sidestep.safety.nearby import nearest
     from sidestep.safety.verdict import verdict
-    from sidestep.spec import parse
     from sidestep.symbols.resolve import resolve
 
     context = file_context(loaded)
-    for location in resolve(loaded.modules, parse(probe).where, loaded.read):
-        yield Answer(location, verdict(context, location.address))
+
+    def judge(location: Location, named: bool) -> Answer:
+        found = verdict(context, location.address)
+        other = None
+        if named and isinstance(found, Refusal) and location.function is not None:
+            address = nearest(context, location.address, lambda address: verdict(context, address))
+            if address is not None:
+                other = replace(location, offset=address - location.function.start, address=address)
+        return Answer(location, found, named, other)
+
+    for spec in specs:
+        refuse_return(spec)
+    return [
+        [judge(each, not spec.where.is_glob) for each in resolve(loaded.modules, spec.where, loaded.read)]
+        for spec in specs
+    ]
 
 
-def _attached(pid: int, probe: str) -> list[Answer]:
+def _attached(pid: int, specs: Sequence[ProbeSpec]) -> list[list[Answer]]:
     from sidestep import attach
 
     with Interrupt() as interrupt:
         target = attach(pid, allow_seccomp=True)
         try:
             with Progress(interrupt.check) as progress:
-                checked = target.check(probe, progress)
+                checked = [(spec, target.check(spec, progress)) for spec in specs]
         finally:
             target.detach()
         interrupt.check()
-    return [Answer(each.location, each.verdict) for each in checked]
+    return [
+        [Answer(each.location, each.verdict, not spec.where.is_glob, each.nearest) for each in found]
+        for spec, found in checked
+    ]
 
 
 def _write(answers: Sequence[Answer], format: Format) -> None:
@@ -180,7 +221,7 @@ def describe(answer: Answer) -> list[str]:
         refusal = answer.verdict
         detail = f": {refusal.detail}" if refusal.detail else ""
         lines.append(f"  cannot be probed: {refusal.reason.sentence}{detail} [{refusal.reason.name}]")
-        lines += [f"  {refusal.reason.hint}"] if refusal.reason.hint else []
+        lines += [f"  {answer.hint}"] if answer.hint else []
     else:
         lines.append(f"  can be probed: {_tactic(answer.verdict)}")
         lines += [f"  {note}" for note in answer.verdict.notes]

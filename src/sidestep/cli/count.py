@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ import typer
 
 from sidestep.cli.figures import COLUMNS, Figures, footer, summary
 from sidestep.cli.options import Format
-from sidestep.cli.output import width_of, write_json, write_lines
+from sidestep.cli.output import say, width_of, write_json, write_lines
 from sidestep.cli.plan import Plan
 from sidestep.cli.run import Ending, Run, execute
 from sidestep.cli.screen import Screen
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _FIRST = 0.3
 """Seconds until the table is shown for the first time."""
 _POLL = 0.1
-"""Seconds between two looks at the limit."""
+"""Seconds between two looks at the limit, and whether the program is still the same."""
 
 
 def count(
@@ -49,9 +50,13 @@ def count(
     sidestep count 'libc:write' 'libc:read if $arg3 > 4096' -- ls /tmp
 
     Ctrl-C, --duration or --limit end it: the process is restored and runs on.
+
+    With -- COMMAND, results go to standard error (or -o FILE), and its exit code is passed on. Only that
+    program and its libraries are probed, not what it executes: give it itself, without sh -c, env or sudo.
     """
 
     def register(target: Target, progress: Progress) -> Batch:
+        say_unused(plan.probes)
         return target.count(*plan.probes, tid=plan.tid, comm=plan.comm, progress=progress)
 
     def watch(run: Run) -> Ending:
@@ -75,7 +80,7 @@ def _watch(run: Run, interval: float, top: int | None) -> Ending:
         due = numbers.time + min(_FIRST, interval)
         while True:
             limited = run.plan.limit is not None
-            run.interrupt.wait(run.left(_POLL if limited else due - time.monotonic()), *descriptors)
+            run.interrupt.wait(run.left(min(_POLL, max(due - time.monotonic(), 0.0))), *descriptors)
             ending = run.ending(run.figures().total if limited else 0)
             if ending is not None:
                 return ending
@@ -87,6 +92,15 @@ def _watch(run: Run, interval: float, top: int | None) -> Ending:
                 rows = top if top is not None else max(screen.height - 2, 1)
                 seconds = numbers.time - run.started
                 screen.draw(table(numbers, numbers.rates(before), seconds, rows, screen.width))
+
+
+def say_unused(texts: Sequence[str]) -> None:
+    """Which arguments only `trace` would show: counting records nothing."""
+    from sidestep.spec import only_recorded, parse
+
+    for spec in map(parse, texts):
+        if names := only_recorded(spec):
+            say(f"{spec.where}: count does not record {', '.join(names)}, `sidestep trace` does")
 
 
 def _end_of(pid: int, cleanup: ExitStack) -> list[int]:
@@ -114,7 +128,7 @@ def _report(run: Run, top: int | None) -> None:
     """The final table, with average rates; or the summary as JSON."""
     numbers = run.figures()
     if run.plan.format is Format.JSON:
-        write_json(run.stream, [summary(run.batch, numbers, run.seconds, run.ended)])
+        write_json(run.stream, [summary(run, numbers, top)])
         return
     lines = table(numbers, numbers.averages(run.seconds), run.seconds, top, width_of(run.stream))
     write_lines(run.stream, lines)

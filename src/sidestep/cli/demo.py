@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -77,6 +78,13 @@ def _show(program: subprocess.Popen[str]) -> int:
     rounds, _, result = program.stdout.readline().strip().partition(" ")
     status = program.wait(10)
     same = before == after
+    name = started_as()
+    commands = (
+        (f"{name} funcs -p PID 'libc:*alloc*'", "which functions are there"),
+        (f"{name} count -p PID 'libc:*alloc*'", "how often they are called"),
+        (f"{name} trace 'libc:write size=$arg3:u64' -- ls", "a command from its start"),
+    )
+    width = max(len(command) for command, _ in commands)
     _say(
         "3. Both commands have left again. Is the program as it was?",
         "",
@@ -84,9 +92,8 @@ def _show(program: subprocess.Popen[str]) -> int:
         f"   bytes of code         {before.size:,}, compared with those before: {_verdict(same)}",
         f"   the program itself    {rounds} rounds, results {result}, exit code {status}",
         "",
-        "   Now your own:    sidestep funcs -p PID 'libc:*alloc*'    which functions are there",
-        "                    sidestep count -p PID 'libc:*alloc*'    how often they are called",
-        "                    sidestep trace 'libc:write size=$arg3:u64' -- ls    a command from its start",
+        "   Now your own:",
+        *(f"   $ {command:{width}}   {what}" for command, what in commands),
     )
     return 0 if same and status == 0 and result == "right" else 1
 
@@ -167,12 +174,21 @@ def usable(pid: int, probes: Sequence[str]) -> list[str]:
     return found
 
 
+def started_as() -> str:
+    """What to type for `sidestep`: its path, where the shell would not find it."""
+    script = sys.argv[0]
+    if os.path.basename(script) != "sidestep":
+        return f"{os.path.basename(sys.executable)} -m sidestep"
+    found = shutil.which("sidestep")
+    return "sidestep" if found and os.path.samefile(found, script) else script
+
+
 def _verdict(same: bool) -> str:
     return "the same" if same else "DIFFERENT"
 
 
 def _command(name: str, pid: int, probes: Sequence[str], option: str) -> None:
-    _say(f"   $ sidestep {name} -p {pid} {option} " + shlex.join(probes), "")
+    _say(f"   $ {started_as()} {name} -p {pid} {option} " + shlex.join(probes), "")
 
 
 def _say(*lines: str) -> None:

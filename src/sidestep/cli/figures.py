@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +13,7 @@ from sidestep.cli.tables import Column
 from sidestep.symbols.printable import clean
 
 if TYPE_CHECKING:
-    from sidestep.kprobes.texts import Batch
+    from sidestep.cli.run import Run
     from sidestep.probes import Kprobe
 
 FEW: Final = 20
@@ -79,9 +80,30 @@ class Figures:
 
     def rows(self, rates: Sequence[float] | None = None) -> list[tuple[str, ...]]:
         """Rows for COLUMNS, most hits first; probes without hits only where there are few in all."""
-        order = sorted(range(len(self.figures)), key=lambda number: -self._counted(self.figures[number]))
+        order = self._order()
+        titles = self._titles()
         shown = [number for number in order if len(order) <= FEW or self.figures[number].hits]
-        return [self._row(self.figures[number], rates[number] if rates else None) for number in shown]
+        return [
+            self._row(self.figures[number], titles[number], rates[number] if rates else None)
+            for number in shown
+        ]
+
+    def most_hit(self, count: int) -> list[Figure]:
+        """The first `count` probes by their hits (by their matches, where some are filtered out)."""
+        return [self.figures[number] for number in self._order()[:count]]
+
+    def _order(self) -> list[int]:
+        return sorted(range(len(self.figures)), key=lambda number: -self._counted(self.figures[number]))
+
+    def _titles(self) -> list[str]:
+        """What each probe is called: by its name, and where several have it by group and condition, too."""
+        names = Counter((figure.probe.name, figure.probe.module) for figure in self.figures)
+        return [
+            _full_name(figure.probe)
+            if names[figure.probe.name, figure.probe.module] > 1
+            else figure.probe.name
+            for figure in self.figures
+        ]
 
     @property
     def without_hits(self) -> int:
@@ -93,7 +115,7 @@ class Figures:
     def _counted(self, figure: Figure) -> int:
         return figure.matched if self.filtered else figure.hits
 
-    def _row(self, figure: Figure, rate: float | None) -> tuple[str, ...]:
+    def _row(self, figure: Figure, title: str, rate: float | None) -> tuple[str, ...]:
         probe = figure.probe
         return (
             str(figure.matched) if self.filtered else "",
@@ -101,10 +123,16 @@ class Figures:
             "" if rate is None else format_rate(rate),
             str(figure.nmissed or ""),
             str(figure.lost or ""),
-            clean(probe.name),
+            clean(title),
             clean(probe.module or ""),
             clean(probe.note or ""),
         )
+
+
+def _full_name(probe: Kprobe) -> str:
+    group = f"{probe.action.group}/" if probe.action.group else ""
+    condition = f" if {probe.condition}" if probe.condition else ""
+    return f"{group}{probe.name}{condition}"
 
 
 def format_rate(rate: float) -> str:
@@ -123,17 +151,21 @@ def footer(figures: Figures, seconds: float, hidden: int = 0) -> str:
     return ", ".join(parts)
 
 
-def summary(batch: Batch, figures: Figures, seconds: float, ended: str) -> dict[str, Any]:
-    """The last line of `--format json`. `ended` says why the run ended: signal, duration, limit or target."""
+def summary(run: Run, figures: Figures, top: int | None = None) -> dict[str, Any]:
+    """The last line of `--format json`; docs/output.md describes it. `top`: of so many probes at most."""
+    shown = figures.figures if top is None else figures.most_hit(top)
+    executed = {"executed": run.executed} if run.executed else {}
     return {
         "type": "summary",
-        "seconds": round(seconds, 6),
-        "ended": ended,
+        "seconds": round(run.seconds, 6),
+        "ended": run.ended,
+        **executed,
         "lost": figures.lost,
-        "probes": [_probe_fields(figure) for figure in figures.figures],
+        "probes": [_probe_fields(figure) for figure in shown],
+        "probes_not_shown": len(figures.figures) - len(shown),
         "refused": [
             {"probe": each.probe, "reason": each.refusal.reason.name, "detail": each.refusal.detail}
-            for each in batch.refused
+            for each in run.batch.refused
         ],
     }
 
@@ -142,6 +174,8 @@ def _probe_fields(figure: Figure) -> dict[str, Any]:
     probe = figure.probe
     return {
         "probe": probe.name,
+        "group": probe.action.group,
+        "condition": probe.condition,
         "symbol": probe.symbol,
         "module": probe.module,
         "address": probe.addr,

@@ -105,7 +105,12 @@ LimitOption: TypeAlias = Annotated[
 ]
 OutputOption: TypeAlias = Annotated[
     Path | None,
-    typer.Option("-o", "--output", metavar="FILE", help="Write results into this file."),
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="Write results into this file. Without it, those of a launched command go to standard error.",
+    ),
 ]
 FormatOption: TypeAlias = Annotated[
     Format, typer.Option("--format", help="Text for people, or one JSON object a line.")

@@ -20,17 +20,25 @@ from sidestep.cli.options import choose_pid
 from sidestep.cli.output import OutputClosedError, os_error, plural, result_stream, say, silence
 from sidestep.cli.plan import Plan
 from sidestep.cli.progress import Progress
-from sidestep.errors import PROCESS_GONE, SidestepError, TargetError
+from sidestep.errors import (
+    NO_SUCH_MODULE,
+    NO_SUCH_SYMBOL,
+    PROCESS_GONE,
+    ProbeError,
+    SidestepError,
+    TargetError,
+)
 
 if TYPE_CHECKING:
     from sidestep.kprobes.texts import Batch
     from sidestep.session import Exit, Target
 
-Ending: TypeAlias = Literal["signal", "duration", "limit", "target", "output"]
+Ending: TypeAlias = Literal["signal", "duration", "limit", "target", "exec", "output"]
 
 NOT_EXECUTABLE, NOT_FOUND, SIGNALLED = 126, 127, 128
 """Exit codes of shells: of a command that cannot be run, and the base for one that a signal ended."""
 
+_NOT_FOUND = (NO_SUCH_SYMBOL, NO_SUCH_MODULE)
 _MOST_THREADS = 8
 _EXAMPLES = 3
 """Names shown for each reason of a refusal."""
@@ -48,6 +56,8 @@ class Run:
         self.seconds = 0.0
         """How long the probes were armed; set at the end."""
         self.ended: Ending = "signal"
+        self.executed = ""
+        """The program that has replaced the target, where the run ended by that ("exec")."""
 
     def left(self, at_most: float) -> float:
         """Seconds to sleep: `at_most`, or less where the duration ends before."""
@@ -67,7 +77,8 @@ class Run:
         if self.plan.limit is not None and counted >= self.plan.limit:
             return "limit"
         if not self.target.alive:
-            return "target"
+            self.executed = self.target.executed or ""
+            return "exec" if self.executed else "target"
         if self.plan.duration is not None and self.left(1.0) <= 0:
             return "duration"
         return None
@@ -137,6 +148,9 @@ def _start(plan: Plan, target: Target, register: Register, interrupt: Interrupt,
         _abandon(target, launched=plan.choice.launched)
         if gone:
             raise TargetError(f"process {target.pid}", PROCESS_GONE) from error
+        if plan.choice.launched and isinstance(error, ProbeError) and error.reason in _NOT_FOUND:
+            where = f"only {target.name}, which is launched, and its libraries are looked at"
+            raise ProbeError(error.subject, error.reason, f"{error.detail}; {where}") from None
         raise
 
 
@@ -187,6 +201,12 @@ def _last_word(run: Run, failure: SidestepError | OSError | None) -> int:
     """The exit code, when a launched command has ended, too."""
     if failure is not None:
         say(os_error(failure, run.plan.output) if isinstance(failure, OSError) else str(failure))
+    if run.executed:
+        hint = "\n  to probe that, give it as the command itself" if run.plan.choice.launched else ""
+        say(
+            f"process {run.target.pid} ({run.target.name}) has executed another program ({run.executed}): "
+            f"probes end with an exec{hint}"
+        )
     if run.plan.choice.launched:
         return _pass_on(run)
     ending = run.target.wait(0) if run.ended == "target" else None

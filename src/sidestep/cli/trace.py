@@ -14,6 +14,7 @@ from sidestep.cli.options import Format
 from sidestep.cli.output import plural, reader_may_leave, write_lines, write_table
 from sidestep.cli.plan import Plan
 from sidestep.cli.run import Ending, Run, execute
+from sidestep.cli.tasks import TaskNames
 
 if TYPE_CHECKING:
     from sidestep.cli.progress import Progress
@@ -58,6 +59,9 @@ def trace(
     sidestep trace 'open path=+0($arg1):string' -- ls /tmp
 
     Ctrl-C, --duration or --limit end it: the process is restored and runs on.
+
+    With -- COMMAND, results go to standard error (or -o FILE), and its exit code is passed on. Only that
+    program and its libraries are probed, not what it executes: give it itself, without sh -c, env or sudo.
     """
 
     def register(target: Target, progress: Progress) -> Batch:
@@ -79,10 +83,22 @@ class Writer:
 
     def __init__(self) -> None:
         self.written = 0
+        self._sink: Sink | None = None
 
     def watch(self, run: Run) -> Ending:
         """Until the run should end."""
-        sink = make_sink(run)
+        from sidestep.events.sinks import JsonSink, TextSink
+
+        if run.plan.format is Format.JSON:
+            self._sink = JsonSink(run.stream)
+            return self._watch(run, self._sink)
+        names = TaskNames(run.target)
+        self._sink = TextSink(run.stream, names)
+        ending = self._watch(run, self._sink)
+        names.settle()
+        return ending
+
+    def _watch(self, run: Run, sink: Sink) -> Ending:
         while True:
             self._take(run, sink, run.left(_TURN), lambda: run.overdue)
             ending = run.ending(self.written)
@@ -92,7 +108,8 @@ class Writer:
     def report(self, run: Run) -> None:
         """The last events, then a table for people: beside the events of a launched command, else on standard
         error."""
-        sink = make_sink(run)
+        sink = self._sink
+        assert sink is not None
         if run.ended != "limit":
             # What was hit until the probes were out; in a flood, only as much as nobody has to wait for.
             patience = time.monotonic() + _PATIENCE
@@ -101,7 +118,7 @@ class Writer:
         matched = sum(figure.matched for figure in numbers.figures)
         unread = max(matched - numbers.lost - self.written, 0)
         if run.plan.format is Format.JSON:
-            fields = figures.summary(run.batch, numbers, run.seconds, run.ended)
+            fields = figures.summary(run, numbers)
             with reader_may_leave(run.stream):
                 sink.summary({**fields, "events": self.written, "unread": unread})
             return
@@ -133,18 +150,3 @@ class Writer:
             with reader_may_leave(run.stream):
                 sink.write(events)
             self.written += len(events)
-
-
-def make_sink(run: Run) -> Sink:
-    from sidestep.events.sinks import JsonSink, TextSink
-
-    return JsonSink(run.stream) if run.plan.format is Format.JSON else TextSink(run.stream, task_name)
-
-
-def task_name(pid: int, tid: int) -> str:
-    """The name of a thread as it is now, "" if it is gone. Not fit to be printed: it is the target's."""
-    try:
-        with open(f"/proc/{pid}/task/{tid}/comm", "rb") as file:
-            return file.read().rstrip(b"\n").decode("utf-8", "backslashreplace")
-    except OSError:
-        return ""
