@@ -24,6 +24,9 @@ def on_malloc(p, regs):
         emit(Large(size=size, caller=regs.return_address))
 
 
+if len(sys.argv) < 2:
+    sys.exit(__doc__)
+
 with sidestep.attach(int(sys.argv[1])) as target:
     target.kprobe("libc:malloc")(on_malloc)
     for event in target.events(timeout=float(sys.argv[2]) if len(sys.argv) > 2 else 5):

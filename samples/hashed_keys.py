@@ -21,6 +21,9 @@ def on_hash(p, regs):
 
 
 keys: collections.Counter[str] = collections.Counter()
+if len(sys.argv) < 2:
+    sys.exit(__doc__)
+
 with sidestep.attach(int(sys.argv[1])) as target:
     target.kprobe("dictGenHashFunction")(on_hash)
     for event in target.events(timeout=float(sys.argv[2]) if len(sys.argv) > 2 else 5):

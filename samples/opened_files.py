@@ -22,6 +22,9 @@ def on_openat(p, regs):
     emit(Opened(path=string(regs.arg(1), 200), flags=i32(regs.arg(2)), by=comm()))
 
 
+if len(sys.argv) < 2:
+    sys.exit(__doc__)
+
 with sidestep.launch(sys.argv[1:]) as target:
     target.kprobe("libc:open64")(on_open)
     target.kprobe("libc:openat64")(on_openat)

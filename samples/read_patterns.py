@@ -25,6 +25,9 @@ def on_pread(p, regs):
     expected[descriptor] = offset + regs.arg(2)
 
 
+if len(sys.argv) < 2:
+    sys.exit(__doc__)
+
 with sidestep.attach(int(sys.argv[1])) as target:
     target.kprobe("libc:pread64")(on_pread)
     time.sleep(float(sys.argv[2]) if len(sys.argv) > 2 else 5)

@@ -26,6 +26,9 @@ def on_writev(p, regs):
     total.add(size)
 
 
+if len(sys.argv) < 2:
+    sys.exit(__doc__)
+
 with sidestep.attach(int(sys.argv[1])) as target:
     target.kprobe("libc:write")(on_write)
     target.kprobe("libc:send")(on_write)

@@ -163,3 +163,12 @@ def test_write_sizes(run: Run, port: int, tmp_path: Path) -> None:
         output = Sample("write_sizes.py", running.pid, 1).output()
     assert "[2K, 4K)" in output
     assert "count " in output
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.glob("*.py")))
+def test_without_arguments_a_sample_says_how_it_is_used(name: str) -> None:
+    process = Sample(name).process
+    out, err = process.communicate(timeout=90)
+    assert (out, process.returncode) == ("", 1)
+    (line,) = err.splitlines()
+    assert f": {name} " in line

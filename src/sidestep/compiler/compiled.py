@@ -90,7 +90,9 @@ def _keep(key: bytes, compiler: bytes, code: Code) -> None:
     references = [_REFERENCE.pack(each.offset, each.addend, each.symbol.encode()) for each in code.references]
     body = b"".join([code.code, *references])
     digest = _digest(compiler, body, code.entry, code.size)
-    head = _HEAD.pack(MAGIC, key, compiler, digest, code.entry, code.size, len(code.code), len(code.references))
+    head = _HEAD.pack(
+        MAGIC, key, compiler, digest, code.entry, code.size, len(code.code), len(code.references)
+    )
     private_files.store(KIND, key.hex(), head + body)
 
 
