@@ -14,7 +14,6 @@ from sidestep.cli.options import Format
 from sidestep.cli.output import plural, reader_may_leave, write_lines, write_table
 from sidestep.cli.plan import Plan
 from sidestep.cli.run import Ending, Run, execute
-from sidestep.cli.tasks import TaskNames
 
 if TYPE_CHECKING:
     from sidestep.cli.progress import Progress
@@ -87,6 +86,7 @@ class Writer:
 
     def watch(self, run: Run) -> Ending:
         """Until the run should end."""
+        from sidestep.cli.tasks import TaskNames
         from sidestep.events.sinks import JsonSink, TextSink
 
         if run.plan.format is Format.JSON:
