@@ -26,6 +26,7 @@ from sidestep.events.decode import EventDecoder
 from sidestep.events.reader import EventReader
 from sidestep.events.record import EventProgram
 from sidestep.spec import parse
+from sidestep.target.process.processor import reads_fs_base
 
 SOURCE = Path(__file__).with_name("player.c")
 REGISTERS = (*GENERAL_REGISTERS, "flags")
@@ -33,7 +34,7 @@ ARENA = 0x20_0000_0000
 ARENA_SIZE = 1 << 20
 TEXT = 0x20_1000_0000
 TEXT_SIZE = 1 << 20
-PROCESS_PAGE = 0x30_0000_0000
+PROCESS_PAGE = ARENA + ARENA_SIZE
 DATA = 0x40_0000_0000
 RINGS = 0x50_0000_0000
 MEMORY = 0x60_0000_0000  # two pages; the page behind is not mapped, the one after that is inaccessible
@@ -103,7 +104,7 @@ class Player:
             process_group=0,
         )
         self._next_buffer = ARENA + RUNTIME_SIZE
-        self.runtime = Runtime(ARENA, PROCESS_PAGE, DATA)
+        self.runtime = Runtime(ARENA, PROCESS_PAGE, DATA, reads_fs_base=reads_fs_base())
         assert self.ask("shared", DATA, layout.DATA_SIZE, 0) == "1"
         for mapping in layout.ring_mappings(ring_count, ring_size):
             assert self.ask("shared", RINGS + mapping.offset, mapping.size, mapping.file_offset) == "1"
@@ -118,6 +119,7 @@ class Player:
             assert self.ask("private", address, length, kind) == "1"
         self.ask("protect", MEMORY + MEMORY_SIZE + layout.PAGE_SIZE, layout.PAGE_SIZE)
         self.poke(ARENA, self.runtime.code)
+        self.poke(PROCESS_PAGE + layout.THREAD_TABLE_OFFSET, layout.FIRST_THREAD_SLOT)
 
     @property
     def pid(self) -> int:

@@ -137,6 +137,30 @@ def test_events_of_forked_children(sidestep: ModuleType, build: Builder, run: Ru
     assert all(event.tid == event.pid and event.args == {"comm": "fork"} for event in events)
 
 
+def test_events_of_threads_with_thread_blocks_of_their_own(
+    sidestep: ModuleType, build: Builder, run: Run
+) -> None:
+    """What a C library keeps of a thread, its tid among it, is not there."""
+    size = 200
+    probe = "p:call thread_blocks:work value=$arg1"
+    events, outcome = trace(sidestep, run(build("thread_blocks"), str(size), "wait"), probe)
+    assert len(events) == counts(outcome)["work"]
+    for pid, number in counts_by_pid(outcome)["work"].items():
+        tids = Counter(event.tid for event in events if event.pid == pid)
+        assert sorted(tids.values()) == [size] * 4 + [3 * size]
+        assert tids[pid] == 3 * size
+        assert sum(tids.values()) == number
+
+
+def test_events_of_one_thread_with_a_thread_block_of_its_own(
+    sidestep: ModuleType, build: Builder, run: Run
+) -> None:
+    running = run(build("thread_blocks"), "200", "wait")
+    events, _ = trace(sidestep, running, "p:call thread_blocks:work", tid=running.pid)
+    assert {event.tid for event in events} == {running.pid}
+    assert len(events) == 3 * 200
+
+
 def test_the_stack_of_an_event(sidestep: ModuleType, build: Builder, run: Run) -> None:
     """With frame pointers the callers are found."""
     running = run(build("backtrace", "O0"), "2", "wait")

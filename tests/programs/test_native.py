@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -161,6 +162,31 @@ def test_events_are_delivered_or_counted_as_lost(
         assert event.args["thread"] == event.tid
     running.send()
     assert comparable(running.finish()) == comparable(bare(name, size))
+
+
+def test_threads_with_thread_blocks_of_their_own(sidestep: ModuleType, build: Builder, run: Run) -> None:
+    name, size = "thread_blocks", 300
+    by_tid, calls = api.Hash(64), api.Counter()
+
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        by_tid[api.u64(tid())] += 1
+        calls.add(1)
+        emit(Happened(value=regs.arg(0), small=api.i8(0), thread=tid()))
+
+    running = run(build(name), str(size), "wait")
+    running.expect("ready")
+    with attached(sidestep, running.pid) as target:
+        probe = target.kprobe(place(name, "work"))(handler)
+        running.send()
+        run_until_done(running)
+    running.send()
+    number = counts(running.finish())["work"]
+    events = list(target.events())
+    assert (calls.value, probe.hits, len(events)) == (number, number, number)
+    assert sorted(by_tid.to_dict().values()) == [size] * 8 + [3 * size] * 2
+    assert all(event.tid == event.args["thread"] for event in events)
+    assert Counter(event.tid for event in events) == by_tid.to_dict()
 
 
 def test_a_function_is_skipped_and_returns_what_the_handler_says(

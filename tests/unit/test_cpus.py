@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sidestep.target.process import engine
+from sidestep.target.process import processor
 
 
 def test_without_sys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Some containers have none: then the kernel's masks tell, to the next multiple of four."""
-    possible = engine.cpu_count()
+    possible = processor.cpu_count()
     assert possible >= (os.cpu_count() or 1)
-    monkeypatch.setattr(engine, "POSSIBLE_CPUS", tmp_path / "missing")
-    assert possible <= engine.cpu_count() < possible + 4
+    monkeypatch.setattr(processor, "POSSIBLE_CPUS", tmp_path / "missing")
+    assert possible <= processor.cpu_count() < possible + 4

@@ -92,16 +92,21 @@ LARGEST_RECORD: Final = 32 << 10  # below half of the smallest ring
 DEFAULT_STRING_LIMIT: Final = 256
 DEFAULT_STACK_DEPTH: Final = 16
 
-# The process page: private memory of each process, all zero in a forked child (MADV_WIPEONFORK)
-PROCESS_BLOCK_OFFSET: Final = 0  # u64, address of the process's own block, 0 when not claimed yet
-PROCESS_PID_OFFSET: Final = 8  # u32, 0 until the first hit
-THREAD_TABLE_OFFSET: Final = PAGE_SIZE
-THREAD_TABLE_ENTRIES: Final = 1024  # {u64 fs base, u64 address of the thread's block}
+# The process page: private memory of each process, all zero in a forked child (MADV_WIPEONFORK). The first
+# slot of the table of threads lies before it, in memory that stays as it is: a zero at fs:0 hashes to that
+# slot, and must not match an empty one.
+THREAD_SLOT_SIZE: Final = 16  # {u64 fs base, u64 address of the thread's block}
+THREAD_TABLE_OFFSET: Final = -THREAD_SLOT_SIZE
+THREAD_TABLE_ENTRIES: Final = 1024
 THREAD_TABLE_PROBES: Final = 8  # slots that are tried from the hashed one on
+FIRST_THREAD_SLOT: Final = b"\xff" * 8 + bytes(8)  # a key that hashes to another slot
+PROCESS_BLOCK_OFFSET: Final = (THREAD_TABLE_ENTRIES + THREAD_TABLE_PROBES) * THREAD_SLOT_SIZE
+# u64, address of the process's own block, 0 when not claimed yet
+PROCESS_PID_OFFSET: Final = PROCESS_BLOCK_OFFSET + 8  # u32, 0 until the first hit
 THREAD_HASH_SHIFT: Final = 8  # slot offset = (fs base >> 8) & 0x3ff0
-THREAD_HASH_MASK: Final = (THREAD_TABLE_ENTRIES - 1) * 16
+THREAD_HASH_MASK: Final = (THREAD_TABLE_ENTRIES - 1) * THREAD_SLOT_SIZE
 THREAD_RESERVED: Final = 1  # as fs base: the slot is taken, its block not known yet
-PROCESS_PAGE_SIZE: Final = THREAD_TABLE_OFFSET + THREAD_TABLE_ENTRIES * 16 + PAGE_SIZE
+PROCESS_PAGE_SIZE: Final = THREAD_TABLE_ENTRIES * THREAD_SLOT_SIZE + PAGE_SIZE
 
 _HEADER = struct.Struct("<8sIIQQIIIIQQIII")
 _ARENA = struct.Struct("<QQ")

@@ -29,7 +29,7 @@ from sidestep.arch.x86_64.liveness import SCRATCH_REGISTERS, Liveness
 from sidestep.arch.x86_64.recording import CpuNumber, EventCompiler, Rings
 from sidestep.arch.x86_64.relocate import Point, Relocator
 from sidestep.arch.x86_64.runtime import Runtime
-from sidestep.arch.x86_64.shapes import LAHF, RESTORE_OVERFLOW, SAHF, SETO_AL, at, mov
+from sidestep.arch.x86_64.shapes import LAHF, RESTORE_OVERFLOW, SAHF, SETO_AL, mov
 from sidestep.arch.x86_64.writer import Assembler
 from sidestep.errors import NO_SUCH_SYMBOL, ProbeError
 from sidestep.events import layout
@@ -75,9 +75,10 @@ def _no_variables(variable: SymbolMemory) -> int:
 class Surroundings:
     """What all buffers of an arena have in common.
 
-    `by_thread`: fs:0 holds the fs base in every thread that can get here (true once a program of the usual
-    ABI has set up its threads). `tid_offset`: where the tid is from the fs base, if that was verified; else
-    the kernel is asked. `rings` may be None as long as nothing is recorded.
+    `by_thread`: fs:0 holds the fs base in the threads that get here (true once a program of the usual ABI
+    has set up its threads; one that has something else there is found out and gets no block). `tid_offset`:
+    where the tid is from the fs base, if that was verified; else the kernel is asked. `rings` may be None
+    as long as nothing is recorded.
     """
 
     runtime: Runtime
@@ -205,10 +206,9 @@ def _emit_call(
 def _emit_record(emission: Emission, frame: Frame, action: Record, surroundings: Surroundings) -> None:
     program, rings = action.program, surroundings.rings
     _count(emission, frame.depth, program.index, _COUNTING, surroundings)
-    keeps_block = action.emit and surroundings.by_thread and rings is not None and rings.threads > 0
+    keeps_block = surroundings.by_thread and (action.emit or program.tids is not None)
     if keeps_block:
         frame.push("rax")
-    block_depth = frame.depth
     compiler = EventCompiler(
         emission,
         frame,
@@ -217,13 +217,13 @@ def _emit_record(emission: Emission, frame: Frame, action: Record, surroundings:
         rings,
         surroundings.tid_offset,
         surroundings.resolve,
-        surroundings.by_thread,
+        frame.depth if keeps_block else None,
     )
     compiler.enter()
     if program.matched_index is not None:
         _count(emission, frame.depth, program.matched_index, _COUNTING, surroundings)
     if action.emit:
-        compiler.record(at("rsp", frame.depth - block_depth) if keeps_block else None)
+        compiler.record()
     compiler.leave()
     if keeps_block:
         frame.release(8)

@@ -203,7 +203,7 @@ class CallCompiler:
         elif name == FLAGS:
             emit(mov("r11", frame.saved_flags))
         elif name == "tid":
-            load_tid(self._assembler, self._tid_offset)
+            load_tid(self._emission, self._runtime, self._tid_offset, at("rsp"))
             emit(mov("r11d", "eax"))
         elif name == "pid":
             emit(mov("r11", rip(self._runtime.process_page_pointer)))

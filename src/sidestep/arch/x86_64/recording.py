@@ -76,13 +76,40 @@ class Rings:
     cpu_offset: int | None = None
 
 
-def load_tid(assembler: Assembler, tid_offset: int | None) -> None:
-    """eax = tid, from the thread block where it is known to be; clobbers rcx and r11."""
-    if tid_offset is not None:
-        assembler.emit(mov("eax", fs(tid_offset)))
-    else:
-        assembler.emit(mov("eax", SYS_GETTID))
-        assembler.raw(SYSCALL)
+def ask_tid(assembler: Assembler) -> None:
+    """eax = tid; clobbers rcx and r11."""
+    assembler.emit(mov("eax", SYS_GETTID))
+    assembler.raw(SYSCALL)
+
+
+def jump_unless_known(
+    assembler: Assembler, runtime: Runtime, block: Memory | str, unknown: Label | str
+) -> None:
+    """Goes to `unknown` if the thread has no counter block of its own: then nothing is known of what is at
+    its fs base. `block` holds the address of the block that it counted in. Clobbers rax."""
+    assembler.emit(mov("rax", runtime.counters(layout.SCRATCH_BLOCK)))
+    assembler.emit(cmp("rax", block))
+    assembler.jump_if("e", unknown)
+
+
+def load_tid(emission: Emission, runtime: Runtime, tid_offset: int | None, block: Memory | None) -> None:
+    """eax = tid, from the thread's data where it is known to be; clobbers rcx and r11. For `block` see
+    `jump_unless_known`."""
+    assembler = emission.assembler
+    if tid_offset is None or block is None:
+        ask_tid(assembler)
+        return
+    unknown, loaded = emission.new_label(), emission.new_label()
+    jump_unless_known(assembler, runtime, block, unknown)
+    assembler.emit(mov("eax", fs(tid_offset)))
+    assembler.label(loaded)
+
+    def ask() -> None:
+        assembler.label(unknown)
+        ask_tid(assembler)
+        assembler.jump(loaded)
+
+    emission.later(ask)
 
 
 def load_cpu(assembler: Assembler, cpu_number: CpuNumber) -> None:
@@ -105,7 +132,9 @@ def point_to_ring(assembler: Assembler, rings: Rings, first: int) -> None:
 class EventCompiler:
     """Emits the code of one event at one probepoint.
 
-    `tid_offset` is where the tid is from the fs base, where that is known; `by_thread`: fs:0 can be trusted.
+    `tid_offset` is where the tid is from the fs base, where that is known. `block_depth`: the address of the
+    counter block that the hit was counted in waits on the stack so far below the program's stack pointer;
+    None where that cannot be a thread's.
     """
 
     def __init__(
@@ -117,11 +146,11 @@ class EventCompiler:
         rings: Rings | None,
         tid_offset: int | None,
         resolve: Resolve,
-        by_thread: bool,
+        block_depth: int | None,
     ) -> None:
         self._emission, self._assembler, self._frame = emission, emission.assembler, frame
         self._runtime, self._program, self._rings = runtime, program, rings
-        self._tid_offset, self._by_thread = tid_offset, by_thread
+        self._tid_offset, self._block_depth = tid_offset, block_depth
         self._format = program.format
         self._fetcher = Fetcher(emission, frame, runtime, program, resolve)
         self._kept = KeptValues(emission, frame, self._fetcher, program)
@@ -141,12 +170,14 @@ class EventCompiler:
             )
             compiler.jump_unless(program.condition, self._rejected)
 
-    def record(self, block: Memory | None) -> None:
-        """Reserves, fills and commits a record; a full ring only adds to the lost ones.
+    @property
+    def _block(self) -> Memory | None:
+        """Where the address of the counter block is."""
+        return None if self._block_depth is None else at("rsp", self._frame.depth - self._block_depth)
 
-        `block` holds the address of the counter block that the hit was counted in, if it may be a thread's.
-        """
-        rings = self._rings
+    def record(self) -> None:
+        """Reserves, fills and commits a record; a full ring only adds to the lost ones."""
+        rings, block = self._rings, self._block
         if rings is None:
             raise ValueError("an event needs rings")
         if block is None or not rings.threads:
@@ -167,7 +198,7 @@ class EventCompiler:
 
     def _filter_tid(self, tids: frozenset[int]) -> None:
         passed = self._emission.new_label()
-        load_tid(self._assembler, self._tid_offset)
+        load_tid(self._emission, self._runtime, self._tid_offset, self._block)
         for tid in sorted(tids):
             self._assembler.emit(cmp("eax", tid))
             self._assembler.jump_if("e", passed)
@@ -262,16 +293,36 @@ class EventCompiler:
         emit(shl("rdx", 32))
         emit(or_("rax", "rdx"))
         emit(mov(at(RECORD_POINTER, 8), "rax"))
-        load_tid(self._assembler, self._tid_offset)
+        self._load_tid_and_cpu(rings)
         emit(mov(at(RECORD_POINTER, 16), "eax"))
-        if self._by_thread and rings.cpu_offset is not None:
-            emit(mov("ecx", fs(rings.cpu_offset)))
-        else:
-            load_cpu(self._assembler, rings.cpu_number)
         emit(shl("ecx", layout.RECORD_CPU_SHIFT))
         emit(mov("rax", rip(self._runtime.process_page_pointer)))
         emit(or_("ecx", at("rax", layout.PROCESS_PID_OFFSET)))
         emit(mov(at(RECORD_POINTER, 20), "ecx"))
+
+    def _load_tid_and_cpu(self, rings: Rings) -> None:
+        """eax = tid, ecx = number of the CPU, with other things above its lowest bits; clobbers r11."""
+        block, assembler = self._block, self._assembler
+        if block is None or rings.cpu_offset is None:
+            load_tid(self._emission, self._runtime, self._tid_offset, block)
+            load_cpu(assembler, rings.cpu_number)
+            return
+        unknown, loaded = self._emission.new_label(), self._emission.new_label()
+        jump_unless_known(assembler, self._runtime, block, unknown)
+        if self._tid_offset is None:
+            ask_tid(assembler)
+        else:
+            assembler.emit(mov("eax", fs(self._tid_offset)))
+        assembler.emit(mov("ecx", fs(rings.cpu_offset)))
+        assembler.label(loaded)
+
+        def ask() -> None:
+            assembler.label(unknown)
+            ask_tid(assembler)
+            load_cpu(assembler, rings.cpu_number)
+            assembler.jump(loaded)
+
+        self._emission.later(ask)
 
     def _fill_field(self, number: int, field: Field) -> None:
         emit, place = self._assembler.emit, at(RECORD_POINTER, field.offset)

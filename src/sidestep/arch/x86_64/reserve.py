@@ -13,8 +13,9 @@ from sidestep.arch.x86_64.recording import (
     CPU_MASK,
     RESERVATION_TRIES,
     Rings,
+    ask_tid,
+    jump_unless_known,
     load_cpu,
-    load_tid,
     point_to_ring,
 )
 from sidestep.arch.x86_64.runtime import Runtime
@@ -28,6 +29,7 @@ from sidestep.arch.x86_64.shapes import (
     cmp,
     cmpxchg,
     dec,
+    fs,
     inc,
     lea,
     mov,
@@ -40,7 +42,7 @@ from sidestep.arch.x86_64.shapes import (
 from sidestep.arch.x86_64.writer import Assembler
 from sidestep.events import layout
 
-_SAVED: Final = ("rsi", "rdi", "r8")
+_SAVED: Final = ("rsi", "rdi", "r8", "r9")
 
 
 def reserve(assembler: Assembler, runtime: Runtime, rings: Rings, tid_offset: int | None) -> int:
@@ -51,7 +53,7 @@ def reserve(assembler: Assembler, runtime: Runtime, rings: Rings, tid_offset: in
     """
     start = assembler.label("reserve")
     save(assembler, _SAVED)
-    emit(assembler, mov("rdi", "rcx"), mov("esi", "ecx"), shr("esi", 16), shl("esi", 3))
+    emit(assembler, mov("rdi", "rcx"), mov("esi", "ecx"), shr("esi", 16), shl("esi", 3), mov("r9", "rax"))
     emit(
         assembler,
         mov("rdx", runtime.counters(layout.FIRST_FREE_BLOCK)),
@@ -85,7 +87,13 @@ def reserve(assembler: Assembler, runtime: Runtime, rings: Rings, tid_offset: in
     assembler.emit(mov(at("r8"), "rdi"))
     assembler.raw(RDTSC)
     emit(assembler, shl("rdx", 32), or_("rax", "rdx"), mov(at("r8", 8), "rax"))
-    load_tid(assembler, tid_offset)
+    if tid_offset is not None:
+        jump_unless_known(assembler, runtime, "r9", "unknown thread")
+        assembler.emit(mov("eax", fs(tid_offset)))
+        assembler.jump("tid is known")
+        assembler.label("unknown thread")
+    ask_tid(assembler)
+    assembler.label("tid is known")
     assembler.emit(mov(at("r8", 16), "eax"))
     load_cpu(assembler, rings.cpu_number)
     emit(

@@ -38,6 +38,7 @@ from sidestep.events import layout
 
 _BLOCK_SHIFT: Final = (layout.COUNTER_BLOCK_SIZE // layout.BLOCK_ENTRY_SIZE).bit_length() - 1
 _RETURN_AND_POP_8: Final = b"\xc2\x08\x00"  # ret $8
+_RDFSBASE_RAX: Final = b"\xf3\x48\x0f\xae\xc0"
 
 RUNTIME_SIZE: Final = 1024
 """Bytes to leave for it at the start of an arena."""
@@ -63,11 +64,13 @@ class Runtime:
     """The routines' code and addresses.
 
     `address` is where the code will be, `process_page` where the process page is in the target (anywhere: one
-    page can serve all arenas of a process), `data` where the shared memory is mapped there.
+    page can serve all arenas of a process), `data` where the shared memory is mapped there. `reads_fs_base`:
+    programs may read the fs base (FSGSBASE), so that what is at fs:0 can be compared with it.
     """
 
-    def __init__(self, address: int, process_page: int, data: int) -> None:
+    def __init__(self, address: int, process_page: int, data: int, *, reads_fs_base: bool = False) -> None:
         self.address, self.process_page, self.data = address, process_page, data
+        self._reads_fs_base = reads_fs_base
         assembler = Assembler(address)
         self.process_page_pointer = assembler.here
         assembler.raw(process_page.to_bytes(8, "little"))
@@ -93,10 +96,10 @@ class Runtime:
     def _thread_block(self, assembler: Assembler) -> int:
         """The block of a thread whose first slot in the table did not match.
 
-        On the stack: the fs base, above the counter's offset in its block (8 * index). The fs base is
+        On the stack: the word at fs:0, above the counter's offset in its block (8 * index). That word is
         replaced by the address of the block, the offset is taken off. All registers are kept. Where there is
-        no block for this thread, the hit is counted in the process's block, and SCRATCH_BLOCK is returned,
-        for the caller to increment.
+        no block for this thread, or fs:0 does not hold its fs base, the hit is counted in the process's
+        block, and SCRATCH_BLOCK is returned, for the caller to increment.
         """
         saved = ("rax", "rcx", "rdx", "rsi", "rdi", "r11")
         offset_slot, base_slot = at("rsp", 8 * len(saved) + 8), at("rsp", 8 * len(saved) + 16)
@@ -104,9 +107,11 @@ class Runtime:
         save(assembler, saved)
         emit(assembler, mov("rdi", self.process_page))
         assembler.call("note_pid")
+        assembler.emit(mov("r11", base_slot))
+        assembler.emit(cmp("r11", layout.THREAD_RESERVED))
+        assembler.jump_if("be", "no block")
         emit(
             assembler,
-            mov("r11", base_slot),
             mov("ecx", "r11d"),
             shr("ecx", layout.THREAD_HASH_SHIFT),
             and_("ecx", layout.THREAD_HASH_MASK),
@@ -141,15 +146,20 @@ class Runtime:
         restore(assembler, saved)
         assembler.raw(_RETURN_AND_POP_8)
 
-        # rax is 0. The slot is reserved before a block is claimed and gets its key last: a signal handler
+        # The slot is reserved before a block is claimed and gets its key last: a signal handler
         # that counts on this thread in between takes the next slot.
         assembler.label("free slot")
+        if self._reads_fs_base:
+            assembler.raw(_RDFSBASE_RAX)
+            assembler.emit(cmp("rax", "r11"))
+            assembler.jump_if("ne", "no block")
         emit(
             assembler,
             mov("rcx", self.data + layout.BLOCKS_EXHAUSTED_OFFSET),
             cmp(at("rcx"), 0, 32),
         )
         assembler.jump_if("ne", "no block")
+        assembler.emit(xor("eax", "eax"))
         assembler.emit(mov("ecx", layout.THREAD_RESERVED))
         assembler.emit(cmpxchg(at("rsi"), "rcx", lock=True))
         assembler.jump_if("ne", "slot")

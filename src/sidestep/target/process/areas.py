@@ -20,6 +20,7 @@ from pathlib import Path
 from sidestep import errors
 from sidestep.address import PAGE, Range
 from sidestep.errors import TargetError
+from sidestep.events import layout
 from sidestep.maps import Mapping, parse_maps, read_raw_maps
 from sidestep.target.process import procfs
 from sidestep.target.process.calls import (
@@ -55,7 +56,7 @@ def is_ours(path: str) -> bool:
 @dataclass(slots=True)
 class CodeArena:
     """Read-execute pages for detour buffers; behind those of the first arena of a session the process page
-    (private, zero in forked children)."""
+    (private, zero in forked children), whose table of threads begins in the last bytes before it."""
 
     address: int
     code_size: int
@@ -69,6 +70,12 @@ class CodeArena:
     @property
     def size(self) -> int:
         return self.code_size + self.data_size
+
+    @property
+    def unused(self) -> int:
+        """Bytes for code behind those in use."""
+        table = layout.THREAD_SLOT_SIZE if self.data_size else 0
+        return self.code_size - table - self.used
 
     def reaches(self, span: Range) -> bool:
         return max(span.end, self.address + self.size) - min(span.start, self.address) < REACH

@@ -8,7 +8,6 @@ import os
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from sidestep import errors
 from sidestep.address import PAGE, Range
@@ -34,6 +33,7 @@ from sidestep.target.process.family import Family
 from sidestep.target.process.natives import Natives, runtime_symbols
 from sidestep.target.process.poke import OurCode, TextChange, addresses_in_use, follow, in_flight, take_out
 from sidestep.target.process.process import Process, Window
+from sidestep.target.process.processor import cpu_count, has_rdpid, reads_fs_base
 from sidestep.target.process.space import CodeSpace
 from sidestep.target.process.stacks import lying_in
 from sidestep.target.process.threads import ThreadFacts, thread_facts
@@ -41,7 +41,6 @@ from sidestep.target.process.turns import in_turn
 
 DETACH_PATIENCE = 5.0  # seconds for threads to leave the buffers
 RSEQ_OFFSET = SymbolMemory(None, "__rseq_offset")
-POSSIBLE_CPUS = Path("/sys/devices/system/cpu/possible")
 
 
 class InlineEngine:
@@ -113,7 +112,8 @@ class InlineEngine:
             # A child of vfork runs in this memory, too: whose it is must not depend on who comes first.
             pid = procfs.read_status(self.process.pid).own_pid
             self.process.memory.write(page + layout.PROCESS_PID_OFFSET, struct.pack("<I", pid))
-        runtime = Runtime(address, page, self.shared.address)
+            self.process.memory.write(page + layout.THREAD_TABLE_OFFSET, layout.FIRST_THREAD_SLOT)
+        runtime = Runtime(address, page, self.shared.address, reads_fs_base=reads_fs_base())
         self._runtimes[arena.address] = runtime
         return runtime.code
 
@@ -402,20 +402,3 @@ class InlineEngine:
         self._natives.close()
         if self._rings is not None:
             self._rings.close()
-
-
-def cpu_count() -> int:
-    """Possible CPUs, or some more: one ring for each."""
-    try:
-        last = POSSIBLE_CPUS.read_text().strip().rpartition(",")[2].rpartition("-")[2]
-    except OSError:
-        # There are containers without /sys. The kernel prints masks with a bit for each possible CPU.
-        status = Path("/proc/self/status").read_text()
-        mask = status.partition("\nCpus_allowed:\t")[2].partition("\n")[0]
-        return 4 * len(mask.replace(",", ""))
-    return int(last) + 1
-
-
-def has_rdpid() -> bool:
-    with open("/proc/cpuinfo") as lines:
-        return any(line.startswith("flags") and " rdpid" in line for line in lines)

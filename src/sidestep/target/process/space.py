@@ -34,7 +34,7 @@ class CodeSpace:
         """An arena within reach of `near` with `size` bytes behind those in use; made, with `room`, if there
         is none."""
         for arena in self.arenas:
-            if arena.reaches(near) and arena.code_size - arena.used >= size:
+            if arena.reaches(near) and arena.unused >= size:
                 return arena
         wanted = max(SMALLEST_ARENA, max(size, room) + PAGE + PAGE - 1 & ~(PAGE - 1))
         if len(self.arenas) == layout.ARENA_CAPACITY:
@@ -82,7 +82,7 @@ class CodeSpace:
                     return largest.start, code
         arena = self.reserve(near, 2 * PAGE, room)
         code = emit(arena, arena.address + arena.used)
-        if len(code) > arena.code_size - arena.used:
+        if len(code) > arena.unused:
             arena = self.reserve(near, len(code) + PAGE)
             code = emit(arena, arena.address + arena.used)
         address = arena.address + arena.used
