@@ -152,7 +152,8 @@ class Kprobe:
 
     @property
     def lost(self) -> int:
-        """Events that found their ring full."""
+        """Events that found their ring full, or whose thread was killed or jumped out before they were
+        complete; of these, all are known when the probe is gone."""
         return self._live.lost() if self._live else self._final[1]
 
     @property

@@ -386,9 +386,8 @@ class Target:
                 self.symbolize,
                 engine.is_quiet,
             )
-            manager.placer.on_event_added, manager.on_events_gone = stream.add, stream.remove
-            manager.on_rings_left = stream.settle
-            self._stream = stream
+            manager.placer.on_event_added = stream.add
+            self._stream = manager.stream = stream
         return self._stream
 
     def events(self, timeout: float | None = None) -> Iterator[Event]:
@@ -413,15 +412,11 @@ class Target:
     @property
     def lost(self) -> int:
         """Events of all probes, and of all native handlers, that found their ring full, or whose thread was
-        killed or jumped out before they were complete."""
-        if self._lost_in_all is not None:
-            return self._lost_in_all
-        return self._sum_lost(self.probes)
-
-    def _sum_lost(self, probes: Iterable[Kprobe]) -> int:
-        by_handlers = 0 if self._manager is None else self._manager.placer.lost_by_handlers
-        holes = 0 if self._stream is None else self._stream.reader.holes
-        return sum(probe.lost for probe in probes) + by_handlers + holes
+        killed or jumped out before they were complete. Final after `detach()`: then what matched is either
+        delivered, or left to be asked for, or lost."""
+        if self._lost_in_all is None and self._manager is not None:
+            return self._manager.lost
+        return self._lost_in_all or 0
 
     # The end
 
@@ -435,13 +430,11 @@ class Target:
                 return
             self._detached = True
         problems: Sequence[str] = []
-        probes = self.probes
         try:
             if self._manager is not None:
                 problems = self._manager.remove_all()
         finally:
             uninterrupted(self._close)
-            self._lost_in_all = self._sum_lost(probes)
             ending.remove(self.detach)
         if problems:
             raise DetachError("\n".join(problems))
@@ -449,9 +442,10 @@ class Target:
     def _close(self) -> None:
         try:
             if self._stream is not None:
-                self._left_over = self._stream.flush(skip_holes=True)
+                self._left_over = self._stream.flush()
                 self._stream.close()
             if self._manager is not None:
+                self._lost_in_all = self._manager.lost
                 self._manager.close()
         finally:
             self.process.close()

@@ -202,6 +202,41 @@ def test_a_full_ring_loses_events_and_says_so(sidestep: ModuleType, build: Build
     assert running.finish().status == 0
 
 
+def test_events_of_a_probe_that_goes_are_delivered(sidestep: ModuleType, build: Builder, run: Run) -> None:
+    running = run(build("count"), "300", "wait")
+    running.expect("ready")
+    with attached(sidestep, running.pid) as target:
+        probes = target.trace("p:first count:work value=$arg1").probes
+        running.send()
+        run_until_done(running)
+        target.unregister_kprobes(probes)
+        # It gets the index of the one that went.
+        target.trace("p:second count:work value=$arg1")
+        events = [*target.events(timeout=0.05)]
+        assert [event.args["value"] for event in events] == list(range(300))
+        assert {event.name for event in events} == {"first"}
+        assert (probes[0].hits, probes[0].lost, target.lost) == (300, 0, 0)
+    running.send()
+    assert running.finish().status == 0
+
+
+def test_what_comes_behind_a_hole_is_delivered_at_the_end(sidestep: ModuleType, build: Builder) -> None:
+    """The target ends with records in its rings that nobody finishes: no event behind them is held back, and
+    what matched was delivered or is lost."""
+    target = sidestep.launch([build("jumpsout_quietly")])
+    probes = target.trace(
+        "p:all jumpsout_quietly:work value=$arg1", "p:some jumpsout_quietly:work if $arg1 == 2"
+    )
+    events = Counter((event.name, event.args.get("value")) for event in target.events())
+    target.detach()
+    events.update((event.name, event.args.get("value")) for event in target.events())
+    every, some = probes.probes
+    assert events["all", 2] == events["some", None] == some.matched == 100
+    assert events["all", 1] + 100 + every.lost == every.matched == every.hits
+    assert (some.lost, target.lost) == (0, every.lost)
+    assert target.wait(0).code == 0
+
+
 def test_records_that_are_never_finished_hold_nobody_up(
     sidestep: ModuleType, build: Builder, run: Run
 ) -> None:

@@ -31,12 +31,15 @@ _TIME = itemgetter(0)
 
 
 class EventReader:
-    """Reads the rings of one session. `delivered` counts the records taken, for each probe index."""
+    """Reads the rings of one session. For each event's index `delivered` counts the records taken, `missing`
+    those that will never be there."""
 
     def __init__(self, shared: memoryview, ring_count: int, ring_size: int, clock: Clock) -> None:
         self.clock = clock
         self.rings = [Ring(shared, number, ring_size) for number in range(ring_count)]
         self.delivered: Counter[int] = Counter()
+        self.missing: Counter[int] = Counter()
+        self._claimed = 0  # of the holes, those that belong to a known event
         self._shapes: dict[int, RecordShape] = {}
         self._decoders: dict[int, EventDecoder] = {}
         self._bounds = [0] * ring_count
@@ -51,6 +54,7 @@ class EventReader:
         for decoder in decoders:
             index = decoder.program.index
             self._decoders[index] = decoder
+            self.delivered[index] = self.missing[index] = 0
             self._shapes[decoder.format.header_word(index)] = RecordShape(index, decoder.format.size)
 
     def remove(self, indexes: Iterable[int]) -> None:
@@ -69,6 +73,24 @@ class EventReader:
     def holes(self) -> int:
         """Records that were begun and never finished."""
         return sum(ring.holes for ring in self.rings)
+
+    @property
+    def unclaimed(self) -> int:
+        """Holes of which it is not known what event they were to be."""
+        return max(self.holes - self._claimed, 0)
+
+    def write_off(self, index: int, count: int) -> None:
+        """So many records of an event are in no ring and will never be."""
+        self.missing[index] += count
+        self._claimed += count
+
+    def has(self, index: int) -> bool:
+        """Whether an event has that index."""
+        return index in self._decoders
+
+    def has_passed(self, heads: Iterable[int]) -> bool:
+        """Whether everything was taken that had been reserved when `heads` were read."""
+        return all(ring.tail >= head for ring, head in zip(self.rings, heads, strict=True))
 
     @property
     def drained(self) -> bool:
@@ -123,6 +145,11 @@ class EventReader:
             released, self._waiting = self._waiting, []
             return self._events(released)
 
+    def gather(self, *, skip_holes: bool = False) -> None:
+        """Empties the rings as far as they can be; what was there waits for `poll` or `flush`."""
+        with collector.paused():
+            self._collect(skip_holes=skip_holes)
+
     def _collect(self, *, skip_holes: bool) -> int:
         """Moves what the rings hold to what waits, by time. Returns the tsc behind all of it."""
         self._note(self.take_runs(skip_holes=skip_holes))
@@ -134,6 +161,8 @@ class EventReader:
         runs = ring.take(self._shapes, skip_holes=skip_holes)
         for run in runs:
             self.delivered[run.event] += run.records
+        while ring.unfinished:
+            self.write_off(*ring.unfinished.popitem())
         return runs
 
     def _note(self, runs: list[Run]) -> None:

@@ -13,6 +13,7 @@ record and counted in `damaged`.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -56,6 +57,7 @@ class Ring:
         self.number, self.size = number, size
         self.damaged = 0  # places where something else than a record was found
         self.holes = 0  # records that were reserved and never committed
+        self.unfinished: Counter[int] = Counter()  # of these, the ones whose event is known, for each
         self.drained = True  # nothing reserved was left behind by the last take()
         self._control = shared[start : start + RING_CONTROL_SIZE].cast("Q")
         self._bytes = shared[start + RING_CONTROL_SIZE : start + RING_CONTROL_SIZE + size]
@@ -70,6 +72,11 @@ class Ring:
     def head(self) -> int:
         """How many bytes were ever reserved."""
         return self._control[RING_HEAD_OFFSET // 8]
+
+    @property
+    def tail(self) -> int:
+        """How many bytes were ever taken."""
+        return self._tail
 
     def close(self) -> None:
         """Lets go of the mapping; the ring cannot be used afterwards."""
@@ -152,6 +159,7 @@ class Ring:
             self.holes += 1
             shape = shapes.get(word - PENDING_MAGIC + RECORD_MAGIC)
             if shape is not None and shape.size <= head - position:
+                self.unfinished[shape.event] += 1
                 return position + shape.size
         else:
             self.damaged += 1

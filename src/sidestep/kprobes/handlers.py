@@ -71,7 +71,6 @@ class Handlers:
         self._maps: list[Map] = []
         self._events: dict[type[Event], int] = {}
         self._clock: Mapping[str, int] | None = None
-        self._lost_in_all: int | None = None  # known when the session is over
 
     def call(
         self, handler: NativeFunction, near: Range, hits: int, faults: int, address: int, at_entry: bool
@@ -139,15 +138,12 @@ class Handlers:
         return index
 
     @property
-    def lost(self) -> int:
-        """Events of all classes that found their ring full."""
-        if self._lost_in_all is None:
-            return sum(map(self._counters.lost, self._events.values()))
-        return self._lost_in_all
+    def event_indexes(self) -> list[int]:
+        """Of all classes."""
+        return list(self._events.values())
 
     def release(self) -> None:
         """The session is over: maps keep what they have."""
-        self._lost_in_all = self.lost
         for owner in self._maps:
             owner.release()
 

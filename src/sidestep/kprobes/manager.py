@@ -18,6 +18,7 @@ from sidestep.kprobes.keeper import Keeper
 from sidestep.kprobes.placer import Placer, Request
 from sidestep.kprobes.places import Places
 from sidestep.kprobes.registry import Placed, Plan, Registry
+from sidestep.kprobes.stream import EventStream
 from sidestep.probes import Kprobe, Native, Record
 from sidestep.target.base import Change, Detour, Engine, Label
 from sidestep.uninterrupted import uninterrupted
@@ -44,8 +45,8 @@ class KprobeManager:
         self.engine, self.places, self.registry = engine, places, registry
         self._view = memoryview(engine.view)
         self.counters = Counters(self._view)
-        self.on_events_gone: Callable[[Sequence[int]], None] = lambda indexes: None
-        self.on_rings_left: Callable[[Sequence[int]], None] = lambda rings: None
+        self.stream: EventStream | None = None
+        self._lost_before = 0  # events of probes that are gone
         self.lock = threading.RLock()
         self._removed = False
         self.placer = Placer(engine, places, self.counters)
@@ -77,7 +78,7 @@ class KprobeManager:
     def _give_figures(self, added: Iterable[Placed]) -> None:
         for placed in added:
             if placed.probe in self.registry:
-                placed.probe._attach(Figures(self.counters, placed))
+                placed.probe._attach(Figures(self.counters, placed, self._missing))
                 if placed.probe.disabled:
                     self.engine.show_disabled(_label(placed))
 
@@ -142,9 +143,9 @@ class KprobeManager:
             self._apply([placed.placement.dcr for placed in there])
         for placed in there:
             self.engine.forget(placed.index)
-            placed.probe._release()
-        self.on_events_gone([placed.index for placed in there])
-        if self.engine.settle() and not self.engine.has_children():
+        settled = self.engine.settle()
+        self._release(there)
+        if settled and not self.engine.has_children():
             self._free(there)
 
     # Changing the text
@@ -227,17 +228,37 @@ class KprobeManager:
             self.engine.forget(placed.index)
         settled = self.engine.settle()
         self._release(removed)
-        self.on_events_gone([placed.index for placed in removed])
         if settled and not self.engine.has_children():
             self._free(removed)
         if unknown:
             raise ProbeError(unknown[0].name, errors.NOT_REGISTERED)
 
     def _release(self, removed: Sequence[Placed]) -> None:
-        """Let the probes keep their final figures."""
+        """Let the probes keep their final figures, when nothing hits them any more."""
+        indexes = [placed.index for placed in removed]
+        if self.stream is not None:
+            self.stream.finish(indexes)
         with self.counters.fixed_blocks():
             for placed in removed:
+                if self.stream is not None and placed.emits:
+                    figures = Figures(self.counters, placed)
+                    self.stream.balance(placed.index, figures.matched(), figures.lost())
                 placed.probe._release()
+                self._lost_before += placed.probe.lost
+        if self.stream is not None:
+            self.stream.remove(indexes)
+
+    def _missing(self, index: int) -> int:
+        return 0 if self.stream is None else self.stream.missing(index)
+
+    @property
+    def lost(self) -> int:
+        """Events of all probes and handlers, also of those that are gone, that will never be delivered."""
+        own = sum(placed.probe.lost for placed in list(self.registry))
+        handlers = self.placer.handler_events
+        emitted = sum(self.counters.lost(index) + self._missing(index) for index in handlers)
+        unclaimed = 0 if self.stream is None else self.stream.unclaimed
+        return self._lost_before + own + emitted + unclaimed
 
     def _free(self, removed: Sequence[Placed]) -> None:
         indexes = [
@@ -301,6 +322,8 @@ class KprobeManager:
         problems = self.engine.remove(list(self.registry.detours.values()))
         if self._keeper.failure is not None:
             problems.append(f"counters of ended processes were not given to others: {self._keeper.failure!r}")
+        if self.stream is not None:
+            self.stream.end()
         self._release(list(self.registry))
         self.placer.release()
         self.registry.clear()
@@ -312,7 +335,8 @@ class KprobeManager:
             return
         for pid, blocks in self.counters.ended(self.engine.is_alive).items():
             rings = [layout.thread_ring(block, self.engine.cpus) for block in blocks]
-            self.on_rings_left([ring for ring in rings if ring is not None])
+            if self.stream is not None:
+                self.stream.settle([ring for ring in rings if ring is not None])
             self.counters.retire(pid, self.placer.indexes.highest)
 
     def close(self) -> None:
@@ -329,12 +353,13 @@ class Figures:
 
     counters: Counters
     placed: Placed
+    missing: Callable[[int], int] = lambda index: 0
 
     def hits_by_pid(self) -> dict[int, int]:
         return dict(self.counters.by_pid(self.placed.index))
 
     def lost(self) -> int:
-        return self.counters.lost(self.placed.index)
+        return self.counters.lost(self.placed.index) + self.missing(self.placed.index)
 
     def faults(self) -> int:
         index = self.placed.second_index if isinstance(self.placed.probe.action, Native) else None

@@ -121,9 +121,9 @@ class Placer:
         return self._handlers
 
     @property
-    def lost_by_handlers(self) -> int:
-        """Events that native handlers emitted and that found their ring full."""
-        return 0 if self._handlers is None else self._handlers.lost
+    def handler_events(self) -> list[int]:
+        """The indexes of the events that native handlers emit."""
+        return [] if self._handlers is None else self._handlers.event_indexes
 
     def _announce(self, program: EventProgram) -> None:
         self.on_event_added(program)

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
 from sidestep.address import Range
-from sidestep.arch.x86_64.detour import Action
+from sidestep.arch.x86_64.detour import Action, Record
 from sidestep.probes import Kprobe
 from sidestep.safety.region import Placement, Region, merge
 from sidestep.symbols.resolve import Location
@@ -36,6 +36,11 @@ class Placed:
     @property
     def address(self) -> int:
         return self.placement.address
+
+    @property
+    def emits(self) -> bool:
+        """Whether each hit that matches is an event."""
+        return isinstance(self.action, Record) and self.action.emit
 
 
 class Plan(NamedTuple):
