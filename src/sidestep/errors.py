@@ -238,6 +238,12 @@ FOREIGN_BREAKPOINT = _reason(
     errno.EBUSY,
 )
 FOREIGN_BYTES = _reason("foreign-bytes", "the code in memory is not the code of the file", "", errno.EBUSY)
+CANCELLATION = _reason(
+    "cancellation",
+    "pthread_cancel looks whether a thread is in exactly this code, and a copy is elsewhere",
+    "probe the function that makes the system call (read, write, ...)",
+    errno.EINVAL,
+)
 BLACKLISTED = _reason("blacklisted", "probing this code is not allowed", "", errno.EINVAL)
 TEXT_COPIED = _reason(
     "text-copied",

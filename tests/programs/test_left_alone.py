@@ -11,7 +11,7 @@ import pytest
 
 from harness.build import BUILDS, Builder, sources
 from harness.probing import Probed, attached, launcher, probe_functions
-from harness.programs import comparable, counts, counts_by_pid, run_until_done
+from harness.programs import comparable, counts, counts_by_pid, place, run_until_done
 from harness.running import Outcome, Running
 from harness.untouched import differences, read_state, remains
 
@@ -21,6 +21,8 @@ Masks = Callable[[str], dict[str, str]]
 
 NAMES = sorted(name for name, source in sources().items() if not source.refused)
 ROUNDS = 12
+CANCELLABLE_CALL = (0x00, 0x02, 0x04, 0x06, 0x09, 0x0C, 0x0F, 0x12, 0x15, 0x18, 0x1D, 0x22, 0x27)
+"""The instructions of musl's __syscall_cp_asm up to its `syscall`, in all versions since 1.0."""
 LONG = [name for name in NAMES if sources()[name].long]
 
 
@@ -147,6 +149,33 @@ def test_waiting_threads_notice_nothing(
     assert run_until_done(running, come_and_go)
     running.send()
     assert comparable(running.finish()) == comparable(expected)
+
+
+@pytest.mark.parametrize("way", ["default", "static", "musl", "musl-static"])
+def test_cancelled_with_all_code_probed(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare, way: str
+) -> None:
+    """The C library's handler finds threads where it looks for them."""
+    expected = bare("cancelled_reads", None, way)
+    running = run(build("cancelled_reads", way), "wait", time_limit=60)
+    running.expect("ready")
+    with attached(sidestep, running.pid) as target:
+        target.count("*:*")
+        reasons = []
+        if way == "musl-static":  # the call itself, too
+            for offset in CANCELLABLE_CALL:
+                try:
+                    target.count(place("cancelled_reads", "__syscall_cp_asm", offset))
+                except sidestep.ProbeError as error:
+                    reasons.append(error.reason.name)
+        running.send()
+        assert run_until_done(running)
+    running.send()
+    outcome = running.finish()
+    assert comparable(outcome) == comparable(expected), str(outcome)
+    if way == "musl-static":
+        assert len(reasons) == len(CANCELLABLE_CALL)
+        assert set(reasons) <= {"cancellation", "too-short"}
 
 
 @pytest.mark.parametrize("way", [way for way in BUILDS if way not in ("default", "stripped")])

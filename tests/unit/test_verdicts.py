@@ -535,6 +535,40 @@ def test_a_branch_into_an_instruction_says_that_data_is_near() -> None:
 # Code that is not probed
 
 
+MUSL = "85 c0 75 40                # test %eax,%eax; jne 0x1046"
+GLIBC = "f6 07 04 0f 85 36 00 00 00 # testb $4,(%rdi); jne 0x1041"
+
+
+@pytest.mark.parametrize("check", [MUSL, GLIBC])
+@pytest.mark.parametrize("name", ["__syscall_cp_asm", "sub_1000"])
+def test_cancellable_system_calls(check: str, name: str) -> None:
+    listing = f"""
+        8b 07                      # mov (%rdi),%eax
+        {check}
+        49 89 fb                   # mov %rdi,%r11
+        48 89 f0                   # mov %rsi,%rax
+        48 89 d7                   # mov %rdx,%rdi
+        48 89 ce                   # mov %rcx,%rsi
+        4c 89 c2                   # mov %r8,%rdx
+        4d 89 ca                   # mov %r9,%r10
+        4c 8b 44 24 08             # mov 8(%rsp),%r8
+        4c 8b 4c 24 10             # mov 16(%rsp),%r9
+        4c 89 5c 24 08             # mov %r11,8(%rsp)
+        0f 05                      # syscall
+        c3                         # ret
+    """
+    behind = " ".join(["90"] * 32) + " c3"
+    context = module({name: listing, "next": behind})
+    for address in (0x1000, 0x1002):
+        refused(context, address, errors.CANCELLATION)
+    assert [each.what for each in blacklist(context)] == ["the vsyscall page", "a cancellable system call"]
+
+
+def test_a_cancellable_system_call_of_another_shape_is_known_by_its_name() -> None:
+    context = module({"__syscall_cancel_arch": PROLOGUE, "other": OTHER})
+    assert "__syscall_cancel_arch" in refused(context, 0x1000, errors.CANCELLATION)
+
+
 def test_the_signal_return_path() -> None:
     listing = """
         1000: 48 c7 c0 0f 00 00 00 # mov $15,%rax

@@ -6,6 +6,8 @@
   in it;
 * restartable sequences: the kernel aborts them when a thread leaves their range, and a copy is outside of
   it;
+* cancellable system calls of C libraries: the handler of pthread_cancel compares the interrupted instruction
+  pointer with their first and last address, and would wait for ever for a thread that blocks in a copy;
 * the system calls clone, clone3, vfork and rt_sigreturn: a child starts behind the instruction, or control
   never comes back to it.
 """
@@ -18,9 +20,13 @@ from sidestep.address import Range
 from sidestep.arch.x86_64.code import FunctionCode
 from sidestep.arch.x86_64.insn import is_syscall
 from sidestep.arch.x86_64.placement import Cover, describe, leaving_system_call
-from sidestep.errors import BLACKLISTED, SHARED_TEXT, TEXT_COPIED, Refusal
+from sidestep.errors import BLACKLISTED, CANCELLATION, SHARED_TEXT, TEXT_COPIED, Refusal
 from sidestep.safety.context import ModuleContext
 
+_CANCELLABLE = (
+    "__syscall_cp_asm",
+    "__syscall_cancel_arch",
+)  # musl's and glibc's; usually known by their code
 VSYSCALL_PAGE = Range(0xFFFFFFFFFF600000, 0xFFFFFFFFFF601000)
 
 
@@ -36,7 +42,7 @@ def blacklist(context: ModuleContext) -> list[Forbidden]:
     return [Forbidden(VSYSCALL_PAGE, "the vsyscall page"),
             *(Forbidden(*each) for each in context.batch.forbidden),
             *(Forbidden(Range(where.start + context.bias, where.end + context.bias), what)
-              for where, what in context.special_code)]  # fmt: skip
+              for where, what, _ in context.special_code)]  # fmt: skip
 
 
 def refused_module(context: ModuleContext) -> Refusal | None:
@@ -52,9 +58,12 @@ def refused_module(context: ModuleContext) -> Refusal | None:
 
 def refused_range(context: ModuleContext, dcr: Range) -> Refusal | None:
     """A range of the file's addresses touches code that is not probed."""
-    for where, what in context.special_code:
+    for where, what, reason in context.special_code:
         if where.overlaps(dcr):
-            return Refusal(BLACKLISTED, f"{what} at {where}")
+            return Refusal(reason, f"{what} at {where}")
+    function = context.function_at(dcr.start)
+    if function is not None and function.name in _CANCELLABLE:
+        return Refusal(CANCELLATION, f"{function.name} at {dcr}")
     run_time = Range(dcr.start + context.bias, dcr.end + context.bias)
     for where, what in ((VSYSCALL_PAGE, "the vsyscall page"), *context.batch.forbidden):
         if where.overlaps(run_time):

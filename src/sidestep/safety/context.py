@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sidestep.address import Range
 from sidestep.arch.x86_64.code import FunctionCode
 from sidestep.arch.x86_64.computed_jumps import ComputedJumps, computed_jumps, taken_address
 from sidestep.arch.x86_64.jump_tables import JumpTables, find_jump_tables
-from sidestep.arch.x86_64.placement import signal_returns
+from sidestep.arch.x86_64.placement import cancellable_calls, signal_returns
 from sidestep.arch.x86_64.references import CodeBytes, ReferenceTable, Taken, taken_addresses
-from sidestep.errors import Reason
+from sidestep.errors import BLACKLISTED, CANCELLATION, Reason
 from sidestep.safety.references import References
 from sidestep.safety.restartable import SectionedFile, restartable_sequences
 
@@ -94,6 +94,14 @@ class Functions(Protocol):
     def containing(self, address: int, /) -> Bounds | None: ...
 
 
+class SpecialCode(NamedTuple):
+    """Code that does not move, in the file's addresses: what it is, and why probes are refused."""
+
+    where: Range
+    what: str
+    reason: Reason
+
+
 @dataclass
 class Circumstances:
     """What is the same for all modules of a target, and may be different for each batch of probes.
@@ -162,11 +170,16 @@ class ModuleContext:
         return self.file.text
 
     @cached_property
-    def special_code(self) -> list[tuple[Range, str]]:
-        """Code that does not move, in the file's addresses, and what it is."""
-        found = [(where, "a restartable sequence") for where in restartable_sequences(self.file)]
+    def special_code(self) -> list[SpecialCode]:
+        """Code that does not move, in the file's addresses."""
+
+        def special(ranges: Iterable[Range], what: str, reason: Reason = BLACKLISTED) -> list[SpecialCode]:
+            return [SpecialCode(where, what, reason) for where in ranges]
+
+        found = special(restartable_sequences(self.file), "a restartable sequence")
         for start, content in self.code:
-            found += [(where, "the signal return path") for where in signal_returns(content, start)]
+            found += special(signal_returns(content, start), "the signal return path")
+            found += special(cancellable_calls(content, start), "a cancellable system call", CANCELLATION)
         return found
 
     def bytes_at(self, start: int, end: int) -> bytes:

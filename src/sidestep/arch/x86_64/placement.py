@@ -6,6 +6,7 @@ Only what the bytes themselves say is decided here; whether anything leads into 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -167,6 +168,28 @@ def signal_returns(code: bytes, start: int) -> list[Range]:
                 break
         at = code.find(_SIGNAL_RETURN_TAIL, at + 1)
     return found
+
+
+# What C libraries do between the labels that their handler of pthread_cancel compares the interrupted
+# instruction pointer with: look whether the thread was cancelled, move the arguments of
+# `f(&flag, number, ...)` to where the kernel takes them, call it. musl has `test %eax,%eax` there, glibc from
+# 2.41 on `testb $n,(%rdi)`.
+_CANCELLABLE_CALL = re.compile(
+    rb"\x8b\x07"  # mov (%rdi),%eax
+    rb"(?:\x85\xc0|\xf6\x07.)"
+    rb"(?:\x75.|\x0f\x85....)"  # jne
+    rb"\x49\x89\xfb\x48\x89\xf0\x48\x89\xd7\x48\x89\xce\x4c\x89\xc2\x4d\x89\xca"
+    rb"\x4c\x8b\x44\x24\x08\x4c\x8b\x4c\x24\x10\x4c\x89\x5c\x24\x08"
+    rb"\x0f\x05\xc3",  # syscall; ret
+    re.DOTALL,
+)
+
+
+def cancellable_calls(code: bytes, start: int) -> list[Range]:
+    """Where `code` (at address `start`) holds the instructions that a handler of pthread_cancel knows by
+    their addresses, with the first byte behind them: there goes musl's handler from within."""
+    found = _CANCELLABLE_CALL.finditer(code)
+    return [Range(start + each.start(), start + each.end() + 1) for each in found]
 
 
 # Linux system calls after which control is not simply behind the instruction in the same process, on the
