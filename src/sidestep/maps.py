@@ -14,6 +14,7 @@ from pathlib import Path
 from sidestep import errors
 from sidestep.errors import TargetError
 
+LARGEST_PID = 1 << 22  # PID_MAX_LIMIT of <linux/threads.h>
 _LINE = re.compile(
     rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([r-][w-][x-][sp]) ([0-9a-f]{1,16}) ([0-9a-f]+:[0-9a-f]+) (\d{1,20})"
     rb"(?: +(.*)| *)"

@@ -133,6 +133,15 @@ def test_json(command: Command, file: Path) -> None:
     assert (refused["ok"], refused["reason"]) == (False, "too-short")
 
 
+def test_all_of_a_damaged_file(command: Command, file: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(file.read_bytes()[:300])
+    for options in ([], ["--format", "json"]):
+        result = command("check", "-f", damaged, "--all", *options)
+        assert "this is not a usable ELF file: it has only 300 of its " in result.errors
+        assert (result.output, result.code) == ("", 1)
+
+
 def test_all(command: Command, file: Path) -> None:
     result = command("check", "-f", file, "--all")
     assert result.code == 0

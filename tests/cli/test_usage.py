@@ -10,6 +10,7 @@ from cli.conftest import Command
 from sidestep.cli.options import Invocation
 
 PID = str(os.getppid())
+HUGE = "99999999999999999999"
 
 
 @pytest.mark.parametrize(
@@ -21,6 +22,9 @@ PID = str(os.getppid())
         (["count", "-p", PID, "-n", "init", "malloc"], "only one of -p PID, -n NAME and -- COMMAND"),
         (["trace", "-p", PID, "malloc", "--", "true"], "only one of"),
         (["trace", "malloc", "--"], "no command behind --"),
+        (["trace", "malloc", "--", ""], "no command behind --"),
+        (["count", "--interval", "nan", "-p", PID, "f"], "--interval takes seconds, up to a day"),
+        (["count", "--interval", "1e300", "-p", PID, "f"], "--interval takes seconds, up to a day"),
         (["trace", "--format", "json", "malloc", "--", "true"], "--format json needs -o FILE"),
         (["trace", "--tid", "1", "malloc", "--", "true"], "--tid needs a running process"),
         (["count", "--duration", "nan", "-p", PID, "f"], "--duration takes a number of seconds"),
@@ -50,6 +54,11 @@ def test_usage(command: Command, line: list[str], message: str) -> None:
         (["count", "--nothing"], "No such option: --nothing"),
         (["count", "-p", "x", "malloc"], "'-p' / '--pid'"),
         (["count", "-p", "0", "malloc"], "'-p' / '--pid'"),
+        *(([command, "-p", HUGE, "malloc"], "'-p' / '--pid'") for command in ("trace", "check", "funcs")),
+        *(([command, "-p", HUGE], "'-p' / '--pid'") for command in ("list", "clean")),
+        (["count", "-p", PID, "--tid", HUGE, "malloc"], "'--tid'"),
+        (["trace", "-p", PID, "--stack", HUGE, "malloc"], "'--stack'"),
+        (["trace", "-p", PID, "--string-limit", HUGE, "malloc"], "'--string-limit'"),
         (["count", "--format", "xml", "malloc"], "'--format'"),
         (["trace", "--limit", "0", "malloc"], "'--limit'"),
     ],

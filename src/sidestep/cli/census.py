@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from sidestep.cli.modules import open_file
 from sidestep.cli.options import Format
-from sidestep.cli.output import plural, result_stream, write_json, write_lines, write_table
+from sidestep.cli.output import plural, result_stream, say, write_json, write_lines, write_table
 from sidestep.cli.progress import Progress
 from sidestep.cli.tables import Column
-from sidestep.errors import Refusal, reasons
+from sidestep.errors import ELF_MALFORMED, Refusal, TargetError, reasons
 from sidestep.symbols.printable import clean
 
 if TYPE_CHECKING:
     from sidestep.safety.census import Census
     from sidestep.safety.context import ModuleContext
     from sidestep.symbols.functions import Function
+    from sidestep.symbols.modules import Module
 
 _COLUMNS = (
     Column("INSTRUCTIONS", right=True),
@@ -84,7 +85,13 @@ class Result:
 def report_all(file: Path, format: Format) -> None:
     """Counts and writes. May take a minute for a large file: says how far it is."""
     with Progress() as progress:
-        result = count_all(file, progress)
+        module = open_file(file).modules[0]
+        result = count_all(module, progress)
+    damage = module.elf.damage
+    if not result.census.functions:
+        raise TargetError(str(file), ELF_MALFORMED, damage or "no functions were found in it")
+    if damage:
+        say(f"{file} is damaged: {damage}")
     with result_stream(None, launched=False) as stream:
         if format is Format.JSON:
             write_json(stream, [{"file": str(file), **result.fields}])
@@ -93,14 +100,13 @@ def report_all(file: Path, format: Format) -> None:
             write_lines(stream, [result.last_line])
 
 
-def count_all(file: Path, progress: Progress) -> Result:
+def count_all(module: Module, progress: Progress) -> Result:
     from sidestep.safety.census import take_census
     from sidestep.safety.context import Circumstances, ModuleContext
 
     def searching(_: str, done: int, size: int) -> None:
         progress("reading code", done, size)
 
-    module = open_file(file).modules[0]
     functions = [function for function in module.functions.all() if function.end > function.start]
     context = ModuleContext(
         module.elf,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sidestep.cli.figures import COLUMNS, Figures, footer, summary
-from sidestep.cli.options import Format
+from sidestep.cli.options import Format, UsageError
 from sidestep.cli.output import say, width_of, write_json, write_lines
 from sidestep.cli.plan import Plan
 from sidestep.cli.run import Ending, Run, execute
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _FIRST = 0.3
 """Seconds until the table is shown for the first time."""
+_LONGEST_INTERVAL = 86400.0
 _POLL = 0.1
 """Seconds between two looks at the limit, and whether the program is still the same."""
 
@@ -54,6 +55,9 @@ def count(
     With -- COMMAND, results go to standard error (or -o FILE), and its exit code is passed on. Only that
     program and its libraries are probed, not what it executes: give it itself, without sh -c, env or sudo.
     """
+
+    if not interval <= _LONGEST_INTERVAL:
+        raise UsageError("--interval takes seconds, up to a day")
 
     def register(target: Target, progress: Progress) -> Batch:
         say_unused(plan.probes)

@@ -10,6 +10,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from sidestep.cli.output import say
+from sidestep.maps import LARGEST_PID
 
 
 class UsageError(Exception):
@@ -71,7 +72,7 @@ class Choice:
             raise UsageError("give only one of -p PID, -n NAME and -- COMMAND")
         if not any(given):
             raise UsageError("which process? Give -p PID, -n NAME, or -- COMMAND to launch one")
-        if self.command is not None and not self.command:
+        if self.command is not None and not (self.command and self.command[0]):
             raise UsageError("there is no command behind --")
 
     @property
@@ -86,7 +87,10 @@ ProbesArgument: TypeAlias = Annotated[
     ),
 ]
 PidOption: TypeAlias = Annotated[
-    int | None, typer.Option("-p", "--pid", metavar="PID", min=1, help="The running process with this id.")
+    int | None,
+    typer.Option(
+        "-p", "--pid", metavar="PID", min=1, max=LARGEST_PID, help="The running process with this id."
+    ),
 ]
 NameOption: TypeAlias = Annotated[
     str | None, typer.Option("-n", "--name", metavar="NAME", help="The running process with this name.")
@@ -116,7 +120,8 @@ FormatOption: TypeAlias = Annotated[
     Format, typer.Option("--format", help="Text for people, or one JSON object a line.")
 ]
 ThreadOption: TypeAlias = Annotated[
-    int | None, typer.Option("--tid", metavar="TID", min=1, help="Only hits of this thread.")
+    int | None,
+    typer.Option("--tid", metavar="TID", min=1, max=LARGEST_PID, help="Only hits of this thread."),
 ]
 CommOption: TypeAlias = Annotated[
     str | None, typer.Option("--comm", metavar="NAME", help="Only hits of threads with this name.")

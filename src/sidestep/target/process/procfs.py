@@ -16,6 +16,7 @@ from pathlib import Path
 from sidestep import errors
 from sidestep.address import PAGE
 from sidestep.errors import Refusal, TargetError
+from sidestep.maps import LARGEST_PID
 from sidestep.target.process.syscalls import Syscall
 
 PF_EXITING, PF_FORKNOEXEC, PF_KTHREAD = 0x4, 0x40, 0x00200000  # <linux/sched.h>
@@ -266,6 +267,8 @@ def choose(target: int | str) -> int:
     if isinstance(target, str) and not target.isdigit():
         return find(target)
     pid = int(target)
+    if not 0 < pid <= LARGEST_PID:
+        raise TargetError(f"process {pid}", errors.NO_SUCH_PROCESS)
     if is_used(pid):
         return pid
     inside = [other for other in _all_pids() if own_pid(other) == pid]
