@@ -106,6 +106,12 @@ MEMORY_STAYS = _reason(
     "it does no harm, and goes with the process",
     errno.EPERM,
 )
+NO_STACK_TO_LEAVE = _reason(
+    "no-stack-to-leave",
+    "its code is as it was, but memory of ours stays there, since every thread runs on a coroutine's stack",
+    "it does no harm; `sidestep clean -p PID` takes it away once a thread is back on a stack of the system's",
+    errno.ENOMEM,
+)
 THREAD_STUCK = _reason(
     "thread-stuck",
     "a thread could not be stopped",
@@ -126,8 +132,8 @@ NO_GADGET = _reason(
 )
 NO_STACK = _reason(
     "no-stack",
-    "no thread has a stack with room for a signal frame",
-    "try again at another moment",
+    "no thread runs on a stack with known room: those of coroutines lie in the heap or in variables",
+    "attach before the program switches stacks, or when a thread waits on one that the system gave it",
     errno.ENOMEM,
 )
 NO_SPACE_NEAR = _reason("no-space-near", "no free address space within 2 GiB of the code", "", errno.ENOMEM)

@@ -15,7 +15,9 @@ from harness.probing import attached, probe_functions
 from harness.programs import comparable, counts, counts_by_pid, run_until_done
 from harness.running import Outcome, Running
 from harness.stepper import base_address, disassemble
-from harness.untouched import read_areas, read_state, remains
+from harness.untouched import differences, read_areas, read_state, remains
+from sidestep.session import DetachError
+from sidestep.target.process.remains import clean
 
 Run = Callable[..., Running]
 Bare = Callable[..., Outcome]
@@ -146,3 +148,40 @@ def test_a_place_inside_an_instruction_is_refused(sidestep: ModuleType, build: B
     run_until_done(running)
     running.send()
     assert running.finish().status == 0
+
+
+def test_only_coroutines_run_when_it_ends(sidestep: ModuleType, build: Builder, run: Run) -> None:
+    """No stack can be borrowed to give the memory back: the code is restored, and the rest is said."""
+    name = "coroutine_only"
+    running = run(build(name), "wait")
+    running.expect("ready")
+    before = read_state(running.pid)
+    target = sidestep.attach(running.pid)
+    (probe,) = target.count(f"{name}:work").probes
+    running.send()
+    running.expect("switched")
+    with pytest.raises(DetachError, match="its code is as it was, but memory of ours stays there"):
+        target.detach()
+    assert probe.hits == 0
+    assert read_state(running.pid).code == before.code
+    running.send()
+    running.expect("worked")
+    running.send()
+    assert run_until_done(running)
+    assert clean(running.pid).complete
+    assert not differences(before, read_state(running.pid))
+    running.send()
+    assert running.finish().status == 0
+
+
+def test_a_program_of_coroutines_is_refused(sidestep: ModuleType, build: Builder, run: Run) -> None:
+    name = "coroutine_only"
+    running = run(build(name), "wait")
+    running.expect("ready")
+    running.send()
+    running.expect("switched")
+    before = read_state(running.pid)
+    with pytest.raises(sidestep.TargetError) as refusal, attached(sidestep, running.pid) as target:
+        target.count(f"{name}:work")
+    assert refusal.value.reason.name == sources()[name].refused
+    assert not differences(before, read_state(running.pid))

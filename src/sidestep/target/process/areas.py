@@ -192,8 +192,9 @@ def create_arena(
 
 
 def unmap(window: Window, spans: Sequence[Range], descriptors: Sequence[int] = ()) -> None:
-    """Remove areas (and descriptors) of ours from the target. Raises TargetError MEMORY_STAYS where filters
-    of system calls could make that deadly."""
+    """Remove areas (and descriptors) of ours from the target, when nothing leads there any more. Raises
+    TargetError MEMORY_STAYS where filters of system calls could make that deadly, NO_STACK_TO_LEAVE where no
+    thread can be borrowed."""
     if not spans and not descriptors:
         return
     try:
@@ -203,9 +204,11 @@ def unmap(window: Window, spans: Sequence[Range], descriptors: Sequence[int] = (
             for descriptor in descriptors:
                 calls.call(Syscall.CLOSE, descriptor)
     except TargetError as error:
-        if error.reason is not errors.SECCOMP:
-            raise
-        raise TargetError(error.subject, errors.MEMORY_STAYS, error.detail) from error
+        if error.reason is errors.SECCOMP:
+            raise TargetError(error.subject, errors.MEMORY_STAYS, error.detail) from error
+        if error.reason is errors.NO_STACK:
+            raise TargetError(error.subject, errors.NO_STACK_TO_LEAVE, error.detail) from error
+        raise
 
 
 def check_map_count(maps: Sequence[Mapping], wanted: int) -> None:

@@ -251,6 +251,8 @@ def _clean_in(window: Window, known: Session) -> _Attempt:
     try:
         unmap(window, [*arenas, *map(_span, session.mappings)], still_open)
     except TargetError as error:
+        if error.reason is errors.NO_STACK_TO_LEAVE:
+            return _Attempt(restored, "every thread runs on a coroutine's stack now")
         if error.reason is not errors.MEMORY_STAYS:
             raise
         return _Attempt(restored, f"its filters of system calls forbid more ({error.detail})", final=True)
