@@ -29,7 +29,7 @@ _ANOTHER = "probe another instruction"
 _TABLE: dict[str, Reason] = {}
 
 
-def _reason(name: str, sentence: str, hint: str = "", number: int = errno.EINVAL) -> Reason:
+def _reason(name: str, sentence: str, hint: str, number: int = errno.EINVAL) -> Reason:
     reason = Reason(name, sentence, hint, number)
     _TABLE[name] = reason
     return reason
@@ -92,7 +92,12 @@ KERNEL_THREAD = _reason(
 NOT_64_BIT = _reason(
     "32-bit", "the process does not run x86-64 code", "only 64-bit processes can be probed", errno.ENOEXEC
 )
-PROCESS_GONE = _reason("process-gone", "the process went away", "", errno.ESRCH)
+PROCESS_GONE = _reason(
+    "process-gone",
+    "the process went away",
+    "it has ended, or runs another program now: `ps -p PID` tells",
+    errno.ESRCH,
+)
 DETACHED = _reason("detached", "this target was detached", "attach again", errno.ESRCH)
 SECCOMP = _reason(
     "seccomp",
@@ -136,8 +141,18 @@ NO_STACK = _reason(
     "attach before the program switches stacks, or when a thread waits on one that the system gave it",
     errno.ENOMEM,
 )
-NO_SPACE_NEAR = _reason("no-space-near", "no free address space within 2 GiB of the code", "", errno.ENOMEM)
-REMOTE_CALL_FAILED = _reason("remote-call-failed", "a system call inside the process failed", "", errno.EIO)
+NO_SPACE_NEAR = _reason(
+    "no-space-near",
+    "no free address space within 2 GiB of the code",
+    "`/proc/PID/maps` shows what fills the space: start it with less there, or probe another library",
+    errno.ENOMEM,
+)
+REMOTE_CALL_FAILED = _reason(
+    "remote-call-failed",
+    "a system call inside the process failed",
+    "where a limit is reached (RLIMIT_AS, a cgroup, vm.max_map_count), raise it or probe less at once",
+    errno.EIO,
+)
 OTHER_SESSION = _reason(
     "other-session",
     "another controller is probing this process",
@@ -146,19 +161,39 @@ OTHER_SESSION = _reason(
 )
 
 # Files and symbols
-ELF_MALFORMED = _reason("elf-malformed", "this is not a usable ELF file", "", errno.ENOEXEC)
-NO_SUCH_MODULE = _reason("no-such-module", "no loaded module has that name", "", errno.ENOENT)
+ELF_MALFORMED = _reason(
+    "elf-malformed",
+    "this is not a usable ELF file",
+    "compare it with the file that its package installs",
+    errno.ENOEXEC,
+)
+NO_SUCH_MODULE = _reason(
+    "no-such-module",
+    "no loaded module has that name",
+    "`/proc/PID/maps` lists what is loaded",
+    errno.ENOENT,
+)
 NO_SUCH_SYMBOL = _reason(
     "no-such-symbol",
     "no function has that name",
     "`sidestep funcs` with a GLOB lists functions",
     errno.ENOENT,
 )
-NO_SUCH_VARIABLE = _reason("no-such-variable", "no variable and no function has that name", "", errno.ENOENT)
+NO_SUCH_VARIABLE = _reason(
+    "no-such-variable",
+    "no variable and no function has that name",
+    "`@ADDR` takes the address of what has no symbol",
+    errno.ENOENT,
+)
 AMBIGUOUS = _reason(
     "ambiguous", "the name stands for several functions", "name one of them exactly", errno.EINVAL
 )
-OFFSET_OUTSIDE = _reason("offset-outside", "the offset lies outside the function", "", errno.EINVAL)
+OFFSET_OUTSIDE = _reason(
+    "offset-outside",
+    "the offset lies outside the function",
+    "`sidestep check` shows the instructions of a function and their offsets",
+    errno.EINVAL,
+)
 IFUNC_UNRESOLVED = _reason(
     "ifunc-unresolved",
     "the function has several variants and none was chosen yet",
@@ -166,7 +201,10 @@ IFUNC_UNRESOLVED = _reason(
     errno.EAGAIN,
 )
 NOT_IN_TEXT = _reason(
-    "not-in-text", "the address is not in executable code of a loaded file", "", errno.EFAULT
+    "not-in-text",
+    "the address is not in executable code of a loaded file",
+    "`/proc/PID/maps` shows what is executable, and of which file",
+    errno.EFAULT,
 )
 
 # Placement of a probe
@@ -174,9 +212,17 @@ NOT_A_BOUNDARY = _reason(
     "not-a-boundary", "the address is inside an instruction", "use the start of the instruction", errno.EILSEQ
 )
 NOT_DECODABLE = _reason(
-    "not-decodable", "the function has bytes that are no known instruction", "", errno.EILSEQ
+    "not-decodable",
+    "the function has bytes that are no known instruction",
+    "probe another function",
+    errno.EILSEQ,
 )
-UNREACHABLE = _reason("unreachable", "nothing leads to this code, it may be data", "", errno.EILSEQ)
+UNREACHABLE = _reason(
+    "unreachable",
+    "nothing leads to this code, it may be data",
+    "probe another instruction of the function",
+    errno.EILSEQ,
+)
 NOT_RELOCATABLE = _reason(
     "not-relocatable",
     "an instruction cannot run at another address",
@@ -243,14 +289,24 @@ FOREIGN_BREAKPOINT = _reason(
     "end that debugger or tracer first",
     errno.EBUSY,
 )
-FOREIGN_BYTES = _reason("foreign-bytes", "the code in memory is not the code of the file", "", errno.EBUSY)
+FOREIGN_BYTES = _reason(
+    "foreign-bytes",
+    "the code in memory is not the code of the file",
+    "another tool may have changed it, or the program itself: end that tool, or probe another function",
+    errno.EBUSY,
+)
 CANCELLATION = _reason(
     "cancellation",
     "pthread_cancel looks whether a thread is in exactly this code, and a copy is elsewhere",
     "probe the function that makes the system call (read, write, ...)",
     errno.EINVAL,
 )
-BLACKLISTED = _reason("blacklisted", "probing this code is not allowed", "", errno.EINVAL)
+BLACKLISTED = _reason(
+    "blacklisted",
+    "probing this code is not allowed",
+    "probe the functions that call it",
+    errno.EINVAL,
+)
 TEXT_COPIED = _reason(
     "text-copied",
     "the program runs a copy of this code in anonymous memory",
@@ -258,13 +314,31 @@ TEXT_COPIED = _reason(
     errno.EACCES,
 )
 SHARED_TEXT = _reason(
-    "shared-text", "the code is mapped shared, a change could reach the file", "", errno.EACCES
+    "shared-text",
+    "the code is mapped shared, a change could reach the file",
+    "only code that is mapped private can be probed",
+    errno.EACCES,
 )
 
 # Probe objects
-ALREADY_REGISTERED = _reason("already-registered", "this probe is registered already", "", errno.EINVAL)
-NOT_REGISTERED = _reason("not-registered", "this probe is not registered", "", errno.EINVAL)
-NOT_SUPPORTED = _reason("not-supported", "this is not supported", "", errno.EOPNOTSUPP)
+ALREADY_REGISTERED = _reason(
+    "already-registered",
+    "this probe is registered already",
+    "unregister it first, or make another probe of the same place",
+    errno.EINVAL,
+)
+NOT_REGISTERED = _reason(
+    "not-registered",
+    "this probe is not registered",
+    "register it first",
+    errno.EINVAL,
+)
+NOT_SUPPORTED = _reason(
+    "not-supported",
+    "this is not supported",
+    "`sidestep --grammar` shows what can be written",
+    errno.EOPNOTSUPP,
+)
 NOTHING_LEFT = _reason(
     "nothing-left",
     "none of the functions that matched can be probed",
@@ -274,11 +348,21 @@ NOTHING_LEFT = _reason(
 MAP_IN_USE = _reason(
     "map-in-use", "the map belongs to another session", "make a map for each session", errno.EBUSY
 )
-COMPILER_FAILED = _reason("compiler-failed", "the handler could not be compiled", "", errno.EINVAL)
+COMPILER_FAILED = _reason(
+    "compiler-failed",
+    "the handler could not be compiled",
+    "the text above says where; a smaller handler may do",
+    errno.EINVAL,
+)
 NO_COMPILER = _reason("no-compiler", "native handlers need LLVM", "pip install '.[native]'", errno.ENOENT)
 NO_ARROW = _reason("no-arrow", "Arrow tables need pyarrow", "pip install '.[arrow]'", errno.ENOENT)
 HANDLER_TOO_LARGE = _reason("handler-too-large", "the handler is too large", "write less", errno.E2BIG)
-TOO_MANY_PROBES = _reason("too-many-probes", "the session has no room for more probes", "", errno.ENOSPC)
+TOO_MANY_PROBES = _reason(
+    "too-many-probes",
+    "the session has no room for more probes",
+    "unregister probes, or detach and attach again",
+    errno.ENOSPC,
+)
 
 
 class SidestepError(Exception):
