@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -130,6 +131,10 @@ class Target:
         """
         if self.process.is_same_program:
             return None
+        program: str | None = None
+        with contextlib.suppress(FileNotFoundError):  # it has no memory any more
+            program = procfs.program_name(self.pid)
+        # Only now: an exec changes the name a moment after the memory, and without memory it is the last one.
         try:
             status = procfs.read_status(self.pid)
         except TargetError:
@@ -137,11 +142,8 @@ class Target:
         if status.start_time != self.process.start_time:
             return None
         renamed = status.name != self.name
-        try:
-            program = procfs.program_name(self.pid)
-        except FileNotFoundError:  # it has no memory any more
+        if program is None:
             return status.name if renamed and not self._places.may_rename_itself() else None
-        # An exec changes the name a moment after the memory.
         return status.name if renamed or not program else program
 
     @property

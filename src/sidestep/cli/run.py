@@ -77,11 +77,15 @@ class Run:
         if self.plan.limit is not None and counted >= self.plan.limit:
             return "limit"
         if not self.target.alive:
-            self.executed = self.target.executed or ""
-            return "exec" if self.executed else "target"
+            return self.end_of_target()
         if self.plan.duration is not None and self.left(1.0) <= 0:
             return "duration"
         return None
+
+    def end_of_target(self) -> Ending:
+        """Whether it has ended, or executed another program."""
+        self.executed = self.target.executed or ""
+        return "exec" if self.executed else "target"
 
     def figures(self) -> Figures:
         return Figures.read(self.batch.probes, filtered=self.plan.filtered)
@@ -173,7 +177,7 @@ def _watch_and_restore(run: Run, watch: Watch) -> SidestepError | OSError | None
     except OutputClosedError:
         run.ended = "output"
     except SidestepError as error:
-        run.ended, failure = "target", error
+        run.ended, failure = run.end_of_target(), error
     except OSError as error:  # a full disk, say
         run.ended, failure = "output", error
         silence(run.stream)
