@@ -1,55 +1,27 @@
-"""Calls: conversions, intrinsics, other native functions (inlined), methods and items of maps, events."""
+"""Calls: conversions, intrinsics, other native functions, methods of maps, events."""
 
 from __future__ import annotations
 
 import ast
 import builtins
-from typing import Any, NamedTuple
+from typing import Any
 
-from sidestep.compiler.diagnostics import Source
 from sidestep.compiler.event import Emission, Event, FieldType, emit
-from sidestep.compiler.expressions import Expressions
-from sidestep.compiler.integers import INTEGERS, Integer, u8, u16, u32, u64, wrap
+from sidestep.compiler.integers import INTEGERS, Integer, u64, wrap
 from sidestep.compiler.intrinsics import Intrinsic
-from sidestep.compiler.ir import Builder, Constant, Type, Value
+from sidestep.compiler.ir import Constant, Value
+from sidestep.compiler.items import Items, Method
 from sidestep.compiler.pointer import pointer
 from sidestep.compiler.registers import ARGUMENTS
-from sidestep.compiler.scope import (
-    Captured,
-    Learned,
-    Literal,
-    Loose,
-    Operand,
-    Pointer,
-    Scope,
-    Special,
-    TextAt,
-)
-from sidestep.compiler.text import COMM_LENGTH, LONGEST, StringType, comm, string
+from sidestep.compiler.scope import Captured, Literal, Loose, Operand, Pointer, Special, TextAt
+from sidestep.compiler.text import COMM_LENGTH, StringType, comm, string
 
-UNSIGNED = {kind.bits: kind for kind in (u8, u16, u32, u64)}
-DEEPEST = 32
 FARTHEST_WORD = 1 << 16
 RETURN_ADDRESS_SLOTS = 1  # words between the stack pointer at a function's entry and its stack arguments
 
 
-class Method(NamedTuple):
-    """A method of a map."""
-
-    owner: Any
-    name: str
-
-
-class Calls(Expressions):
+class Calls(Items):
     """Expressions with calls."""
-
-    types: dict[str, Type]
-
-    def __init__(self, builder: Builder) -> None:
-        super().__init__(builder)
-        self.loose_locals: set[str] = set()
-        self._active: list[Any] = []
-        self._inlined = 0
 
     def _Call(self, node: ast.Call) -> Operand:
         found = self.call(node, needed=True)
@@ -142,19 +114,6 @@ class Calls(Expressions):
             return Constant(wrap(kind, found.value), kind)
         return self.convert(self.bare(found), kind)
 
-    def convert(self, value: Value, kind: Type) -> Value:
-        """A value in another type: cut, or extended by its own sign."""
-        if value.type is kind:
-            return value
-        if isinstance(value, Constant) and issubclass(kind, Integer):
-            return Constant(wrap(kind, value.value), kind)
-        return self.builder.make(kind, "convert", value)
-
-    def unsigned(self, value: Value) -> Value:
-        """The same bits without a sign."""
-        assert issubclass(value.type, Integer)
-        return self.convert(value, UNSIGNED[value.type.bits])
-
     def _intrinsic(self, node: ast.Call, function: Intrinsic[Any]) -> Operand | None:
         if len(node.args) != len(function.parameters):
             count = len(function.parameters)
@@ -213,98 +172,6 @@ class Calls(Expressions):
         absolute = self.builder.make(value.type, "get_local", about=result)
         return Loose(absolute, found.names) if isinstance(found, Loose) else absolute
 
-    # Text and pointers
-
-    def _string(self, node: ast.Call) -> Operand:
-        if len(node.args) != 2 or node.keywords:
-            raise self.error(node, "string takes a pointer and a limit", "string(regs.arg(0), 64)")
-        limit = self.value(node.args[1])
-        if not isinstance(limit, Literal) or not 0 < limit.value <= LONGEST:
-            raise self.error(node.args[1], f"the limit must be a known number from 1 to {LONGEST}")
-        pointer = self.operand(node.args[0])
-        address = pointer.address if isinstance(pointer, Pointer) else self.typed(node.args[0], u64, pointer)
-        return TextAt(address, limit.value)
-
-    def _pointer(self, node: ast.Call) -> Operand:
-        if len(node.args) != 2 or node.keywords:
-            raise self.error(node, "pointer takes a type and an address", "pointer(u32, regs.arg(0))")
-        kind = self.operand(node.args[0])
-        if not isinstance(kind, Captured) or kind.thing not in INTEGERS:
-            raise self.error(node.args[0], f"`{ast.unparse(node.args[0])}` is not an integer type")
-        return Pointer(self.typed(node.args[1], u64), kind.thing)
-
-    def read(self, place: Pointer, index: Value, kind: type[Integer]) -> Value:
-        """The element of a pointer."""
-        size = Constant(place.kind.bits // 8, u64)
-        offset = self.builder.make(u64, "mul", self.convert(index, u64), size)
-        address = self.builder.make(u64, "add", place.address, offset)
-        return self.builder.make(kind, "read", address, about=kind)
-
-    # Items
-
-    def _Subscript(self, node: ast.Subscript) -> Operand:
-        owner = self.operand(node.value)
-        if isinstance(owner, Pointer):
-            return self.read(owner, self.settled(node.slice), owner.kind)
-        table = self._table(node, owner)
-        found = self._inline_values(node, table, "native_get", [self._key(node, table)])
-        assert found is not None
-        return self.convert(self.bare(found), table.value)
-
-    def _table(self, node: ast.Subscript, owner: Operand) -> Any:
-        thing = owner.thing if isinstance(owner, Captured) else None
-        if thing is None or not hasattr(thing, "native_get"):
-            raise self.error(node, f"`{ast.unparse(node.value)}` has no items", "maps and pointers have")
-        return thing
-
-    def _key(self, node: ast.Subscript, table: Any) -> Value:
-        return self.convert(self.typed(node.slice, table.key), u64)
-
-    def set_item(self, target: ast.Subscript, value: ast.expr) -> None:
-        """`map[key] = value`."""
-        owner = self.operand(target.value)
-        if isinstance(owner, Pointer):
-            kind = owner.kind.__name__
-            raise self.error(
-                target, "the target's memory is written by name", f"write_{kind}(address, value)"
-            )
-        table = self._table(target, owner)
-        word = self.convert(self.typed(value, table.value), u64)  # before the key, as in Python
-        self._inline_values(target, table, "native_set", [self._key(target, table), word])
-
-    def change_item(self, target: ast.Subscript, operator: ast.operator, value: ast.expr) -> None:
-        """`map[key] += value`: one step that no other thread comes between."""
-        table = self._table(target, self.operand(target.value))
-        if not isinstance(operator, ast.Add | ast.Sub):
-            raise self.error(target, "only += and -= are one step", "read it, and set it")
-        key = self._key(target, table)
-        amount = self.convert(self.typed(value, table.value), u64)
-        if isinstance(operator, ast.Sub):
-            amount = self.builder.make(u64, "sub", Constant(0, u64), amount)
-        self._inline_values(target, table, "native_add", [key, amount])
-
-    def _contained(self, node: ast.Compare, left: ast.expr, right: ast.expr, negated: bool) -> Operand:
-        owner = self.operand(right)
-        thing = owner.thing if isinstance(owner, Captured) else None
-        if thing is None or not hasattr(thing, "native_contains"):
-            raise self.error(node, f"`in` looks into a Hash; `{ast.unparse(right)}` is none")
-        key = self.convert(self.typed(left, thing.key), u64)
-        found = self._inline_values(node, thing, "native_contains", [key])
-        assert found is not None
-        value = self.bare(found)
-        return self.builder.make(bool, "xor", value, Constant(1, bool)) if negated else value
-
-    def _member(self, node: ast.Attribute, thing: Any) -> Operand:
-        """An attribute of a map: a method, a place, a number."""
-        if node.attr in getattr(thing, "native_methods", ()):
-            return Captured(Method(thing, node.attr))
-        if node.attr in getattr(thing, "native_symbols", ()) and self._active:
-            return self.builder.make(u64, "symbol", about=thing.symbol(node.attr))
-        value = getattr(thing, node.attr, None)
-        if self._active and (isinstance(value, int | type) or hasattr(value, "native_methods")):
-            return self.captured(node, value)
-        raise self.error(node, f"`{ast.unparse(node)}` cannot be used in a handler")
-
     # Events
 
     def _emit(self, node: ast.Call) -> None:
@@ -334,114 +201,3 @@ class Calls(Expressions):
         if text.limit > field.limit:
             raise self.error(node, f"the field `{name}` has room for {field.limit} bytes, not {text.limit}")
         return text.address, text.limit if text.address is not None else 0
-
-    # Inlining
-
-    def _inline(self, node: ast.Call, function: Any, owner: Any) -> Operand | None:
-        source = Source.of(function)
-        parameters = source.parameters()
-        if owner is not None:
-            parameters = parameters[1:]
-        given = dict(zip([parameter.arg for parameter in parameters], node.args, strict=False))
-        for keyword in node.keywords:
-            if keyword.arg is None:
-                raise self.error(keyword.value, "`**`", "write the arguments out")
-            if keyword.arg in given or keyword.arg not in [parameter.arg for parameter in parameters]:
-                raise self.error(node, f"`{ast.unparse(node.func)}` takes no second or other `{keyword.arg}`")
-            given[keyword.arg] = keyword.value
-        defaults = source.defaults()
-        names = [parameter.arg for parameter in parameters]
-        missing = [name for name in names if name not in given and name not in defaults]
-        if missing or len(node.args) > len(parameters):
-            wanted = ", ".join(names) or "nothing"
-            raise self.error(node, f"`{ast.unparse(node.func)}` takes {wanted}")
-        by_name = {parameter.arg: parameter for parameter in parameters}
-        # In the order in which they are written, as Python evaluates them.
-        arguments = {name: self._argument(written, source, by_name[name]) for name, written in given.items()}
-        for name in names:
-            if name not in arguments:
-                arguments[name] = self._default(source, by_name[name], defaults[name])
-        in_order = [arguments[name] for name in names]
-        return self._inline_source(node, source, owner, names, in_order)
-
-    def _argument(self, written: ast.expr, source: Source, parameter: ast.arg) -> Operand:
-        found = self.operand(written)
-        if isinstance(found, Special | Captured):
-            return found
-        if parameter.annotation is not None:
-            return self.typed(written, self._annotation_in(source, parameter.annotation), found)
-        if isinstance(found, Literal):
-            hint = f"convert it, or annotate `{parameter.arg}`"
-            raise self.error(written, f"the type of {found.value} is not known", hint)
-        return found
-
-    def _default(self, source: Source, parameter: ast.arg, value: int) -> Operand:
-        kind: Type | None = None
-        if parameter.annotation is not None:
-            kind = self._annotation_in(source, parameter.annotation)
-        elif isinstance(value, bool | Integer):
-            kind = type(value)
-        if kind is None:
-            what = f"the default value of `{parameter.arg}` has no type"
-            raise source.error(parameter, what, "annotate it")
-        fits = isinstance(value, bool) if kind is bool else kind.holds(value) and not isinstance(value, bool)
-        if not fits:
-            raise source.error(parameter, f"the default value {value} is no {kind.__name__}")
-        return Constant(int(value), kind)
-
-    def _inline_values(self, node: ast.AST, owner: Any, name: str, values: list[Value]) -> Operand | None:
-        """A map's own method, with values of the types that it asks for."""
-        source = Source.of(getattr(type(owner), name))
-        names = [parameter.arg for parameter in source.parameters()][1:]
-        return self._inline_source(node, source, owner, names, list(values))
-
-    def _inline_source(
-        self, node: ast.AST, source: Source, owner: Any, names: list[str], arguments: list[Operand]
-    ) -> Operand | None:
-        if source.function in self._active:
-            raise self.error(node, f"`{source.function.__name__}` calls itself", "use a loop")
-        if len(self._active) >= DEEPEST:
-            raise self.error(node, "calls are nested too deeply")
-        self._inlined += 1
-        scope = Scope(source.function, f"{source.function.__name__}.{self._inlined}.", {}, source.locals())
-        for name, argument in zip(names, arguments, strict=True):
-            if isinstance(argument, Pointer | TextAt | Captured | Special):
-                scope.special[name] = argument
-                continue
-            place = scope.prefix + name
-            value = self._settled_argument(place, argument)
-            self.builder.function.locals[place] = value.type
-            self.builder.do("set_local", value, about=place)
-        if owner is not None:
-            scope.special[source.parameters()[0].arg] = Captured(owner)
-        outer = self.scope, self.source, self.builder.line
-        self.scope, self.source = scope, source
-        self._active.append(source.function)
-        try:
-            return self.inlined_body(source, scope)
-        finally:
-            self._active.pop()
-            self.scope, self.source, self.builder.line = outer
-
-    def _settled_argument(self, place: str, argument: Operand) -> Value:
-        kind = self.types.get(place)
-        if isinstance(argument, Loose):
-            if kind is not None and kind is not argument.value.type:
-                raise Learned(argument.names, kind)
-            self.loose_locals.add(place)
-            return argument.value
-        return self.bare(argument)
-
-    def _annotation_in(self, source: Source, node: ast.expr) -> Type:
-        outer = self.scope, self.source
-        self.scope, self.source = Scope(source.function, "", {}, set()), source
-        try:
-            return self.annotation(node)
-        finally:
-            self.scope, self.source = outer
-
-    def annotation(self, node: ast.expr) -> Type:
-        raise NotImplementedError
-
-    def inlined_body(self, source: Source, scope: Scope) -> Operand | None:
-        raise NotImplementedError

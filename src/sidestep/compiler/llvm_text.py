@@ -1,0 +1,65 @@
+"""LLVM's text while it is written: lines, values, names; calls of the runtime's routines."""
+
+from __future__ import annotations
+
+from sidestep.compiler.integers import Integer
+from sidestep.compiler.ir import Constant, Type, Value
+
+FAULT = 2
+
+
+def llvm_type(kind: Type) -> str:
+    return f"i{kind.bits}" if issubclass(kind, Integer) else "i1"
+
+
+class LlvmText:
+    """The lines of one function. `allocations` go before them; `symbols` are the externals that they name."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.allocations: list[str] = []
+        self.symbols: dict[str, object] = {}
+        self._by_thing: dict[object, str] = {}
+        self._fresh = 0
+
+    def fresh(self) -> str:
+        self._fresh += 1
+        return f"%x{self._fresh}"
+
+    def make(self, text: str) -> str:
+        name = self.fresh()
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def labels(self, *names: str) -> list[str]:
+        """New labels."""
+        self._fresh += 1
+        return [f"{name}{self._fresh}" for name in names]
+
+    def value(self, value: Value) -> str:
+        if isinstance(value, Constant):
+            return (
+                str(value.value) if issubclass(value.type, Integer) else ("true" if value.value else "false")
+            )
+        return f"%t{value.number}"
+
+    def symbol(self, thing: object) -> str:
+        name = self._by_thing.get(thing)
+        if name is None:
+            name = self._by_thing[thing] = f"symbol{len(self.symbols)}"
+            self.symbols[name] = thing
+        return self.make(f"ptrtoint ptr @{name} to i64")
+
+    def pointer(self, address: str) -> str:
+        return self.make(f"inttoptr i64 {address} to ptr")
+
+    def fault_if(self, bad: str) -> None:
+        fault, good = self.labels("fault", "good")
+        self.lines.append(f"  br i1 {bad}, label %{fault}, label %{good}, !prof !0")
+        self.lines += [f"{fault}:", f"  ret i64 {FAULT}", f"{good}:"]
+
+
+def assembly(result: str, text: str, constraints: str, arguments: str) -> str:
+    """A call of assembly that changes memory and flags."""
+    clobbered = "~{memory},~{dirflag},~{fpsr},~{flags}"
+    return f'call {result} asm sideeffect "{text}", "{constraints},{clobbered}"({arguments})'
