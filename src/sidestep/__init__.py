@@ -7,6 +7,7 @@ TYPE_CHECKING = False  # and not typing's: importing that alone takes a while
 if TYPE_CHECKING:
     from typing import Any
 
+    from sidestep.compiler.backtrace import stack
     from sidestep.compiler.diagnostics import HandlerError
     from sidestep.compiler.event import Event, emit
     from sidestep.compiler.integers import i8, i16, i32, i64, u8, u16, u32, u64
@@ -37,11 +38,13 @@ if TYPE_CHECKING:
     from sidestep.compiler.native import native
     from sidestep.compiler.pointer import pointer
     from sidestep.compiler.registers import Registers
+    from sidestep.compiler.struct import Struct
     from sidestep.compiler.text import comm, string
     from sidestep.errors import ProbeError, ProbeSyntaxError, SidestepError, TargetError
     from sidestep.events.decode import FAULT, Text
+    from sidestep.handlers.hash import Hash
     from sidestep.handlers.histogram import Histogram
-    from sidestep.handlers.maps import Array, Counter, Hash, PerThread, Stats
+    from sidestep.handlers.maps import Array, Counter, PerThread, Stats
     from sidestep.handlers.stacks import Stacks
     from sidestep.kprobes.texts import Batch
     from sidestep.opening import attach, launch
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
 # before the first of them is there. A program that will give up its privileges, or its root, should first
 # name what it needs: `from sidestep import attach`.
 _LATER = {
+    "sidestep.compiler.backtrace": ("stack",),
     "sidestep.compiler.diagnostics": ("HandlerError",),
     "sidestep.compiler.event": ("Event", "emit"),
     "sidestep.compiler.integers": ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"),
@@ -66,11 +70,13 @@ _LATER = {
     "sidestep.compiler.native": ("native",),
     "sidestep.compiler.pointer": ("pointer",),
     "sidestep.compiler.registers": ("Registers",),
+    "sidestep.compiler.struct": ("Struct",),
     "sidestep.compiler.text": ("comm", "string"),
     "sidestep.events.decode": ("FAULT", "Text"),
     "sidestep.handlers.histogram": ("Histogram",),
     "sidestep.handlers.stacks": ("Stacks",),
-    "sidestep.handlers.maps": ("Array", "Counter", "Hash", "PerThread", "Stats"),
+    "sidestep.handlers.hash": ("Hash",),
+    "sidestep.handlers.maps": ("Array", "Counter", "PerThread", "Stats"),
     "sidestep.errors": ("ProbeError", "ProbeSyntaxError", "SidestepError", "TargetError"),
     "sidestep.kprobes.texts": ("Batch",),
     "sidestep.opening": ("attach", "launch"),
@@ -113,6 +119,7 @@ __all__ = [
     "SidestepError",
     "Stacks",
     "Stats",
+    "Struct",
     "Target",
     "TargetError",
     "Text",
@@ -141,6 +148,7 @@ __all__ = [
     "read_u32",
     "read_u64",
     "sessions_text",
+    "stack",
     "string",
     "tid",
     "u8",

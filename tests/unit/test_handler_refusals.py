@@ -29,6 +29,12 @@ numbers, ratio, NAME, SIZE = [1, 2], 1.5, "text", 300
 class Happened(Event):
     size: u64
     small: u8
+class Flow(Struct):
+    port: u16
+    address: u32
+class Traced(Event):
+    where: stack(4)
+names, flows = Hash(8, string(8)), Hash(8, Flow)
 class Plain: pass
 plain = Plain()
 def unmarked(x): return x
@@ -63,7 +69,12 @@ assert x <= 3 or x >= 5 or x != 4, "a message"
 if 3 in table or 4 not in table:
     table[3] = array[1]
 nothing(y)
+del table[3], table[4]
+names[string(regs.di, 8)] += flows[Flow(port=1, address=2)]
+if "alpha" in names:
+    del names["alpha"], flows[Flow(address=2, port=1)]
 emit(Happened(size=y, small=x))
+emit(Traced(where=stack(4)))
 if string(regs.di, 8) == "/tmp":
     return
 return 1 < y < 3

@@ -33,7 +33,7 @@ PARTS: dict[str, frozenset[str]] = {
     "safety": TEXT | SHARED | {"arch"},
     "target.base": SMALL | {"arch", "events.layout"},
     "target": SMALL | SHARED | {"arch", "spec", "target.base"},
-    "handlers": SMALL | {"compiler"},
+    "handlers": SMALL | SHARED | {"compiler"},
     "agent": SMALL | SHARED | {"arch", "compiler"},
     "symbols": SMALL | {"spec"},
     "compiler": TEXT | SHARED | {"arch"},

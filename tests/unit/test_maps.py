@@ -12,21 +12,29 @@ from sidestep import (
     Array,
     Counter,
     Event,
+    HandlerFault,
     Hash,
     Histogram,
     Machine,
     PerThread,
     Registers,
     Stats,
+    Struct,
+    comm,
     emit,
     i8,
     i16,
     i64,
     native,
+    stack,
+    string,
     u8,
+    u16,
     u64,
 )  # fmt: skip
+from sidestep.compiler import interpreter
 from sidestep.compiler.machine import on
+from sidestep.compiler.native import NativeFunction
 
 TOP = (1 << 64) - 1
 
@@ -79,18 +87,25 @@ def test_hash() -> None:
     assert 1 not in table
     assert set(table) == {-3, 0, 5}
     assert str(table).splitlines()[-1] == "[5]: 9"
+    del table[5], table[77]
+    assert table.to_dict() == {-3: -2, 0: -4}
+    table[5] += 1
+    assert table[5] == 1
     table.reset()
-    assert all(value == 0 for value in table.to_dict().values())
+    assert table.to_dict() == {}
 
 
 def test_a_full_hash_counts_what_it_drops() -> None:
     table = Hash(8)
     for key in range(20):
         table[key] += 1
-    assert len(table) == 9  # the key 0 has a place of its own
-    assert table.drops == 11
+    assert len(table) == 8
+    assert table.drops == 12
     table[3] += 1
-    assert (table[3], table.drops) == (2, 11)
+    assert (table[3], table.drops) == (2, 12)
+    del table[3]
+    table[19] += 1
+    assert (table[3], table[19], table.drops) == (0, 1, 12)
 
 
 def test_per_thread(machine: Machine) -> None:
@@ -101,7 +116,7 @@ def test_per_thread(machine: Machine) -> None:
     assert numbers.get() == 2
     assert numbers.to_dict() == {7: 5, 8: 2}
     numbers.reset()
-    assert set(numbers.to_dict().values()) == {0}
+    assert numbers.to_dict() == {}
 
 
 def test_stats() -> None:
@@ -259,3 +274,134 @@ def test_annotations_of_what_is_no_number_are_for_type_checkers() -> None:
 
     handler(None, Registers(di=10))
     assert counter.value == 27
+
+
+class Flow(Struct):
+    port: u16
+    offset: i8
+
+
+TEXT_AT = 0x5000
+
+
+def test_keys_of_text(machine: Machine) -> None:
+    names = Hash(8, string(8))
+    machine.put(TEXT_AT, b"alpha\0beta\0\xff\xfe\0eightlongmore")
+
+    @native
+    def count(p, regs):  # type: ignore[no-untyped-def]
+        names[string(regs.di, 8)] += 1
+
+    @native
+    def forget(p, regs):  # type: ignore[no-untyped-def]
+        if string(regs.di, 8) == "beta" and string(regs.di, 8) in names:
+            del names[string(regs.di, 8)]
+
+    for interpreted in (False, True):
+        for offset in (0, 6, 11, 14, 0, 6):
+            call(count, interpreted, di=TEXT_AT + offset)
+        assert names.to_dict() == {"alpha": 2, "beta": 2, b"\xff\xfe": 1, "eightlon": 1}
+        assert names["alpha"] == names[b"alpha"] == 2
+        assert b"\xff\xfe" in names
+        assert "other" not in names
+        for _ in range(2):
+            call(forget, interpreted, di=TEXT_AT + 6)
+        assert sorted(map(str, names)) == ["alpha", "b'\\xff\\xfe'", "eightlon"]
+        with pytest.raises(HandlerFault):  # memory ends before the text
+            call(count, interpreted, di=TEXT_AT + 24)
+        names.reset()
+        assert len(names) == 0
+
+
+def call(handler: NativeFunction, interpreted: bool, **registers: int) -> None:
+    if interpreted:
+        interpreter.run(handler.representation, interpreter.Frame(dict(registers)))
+    else:
+        handler(None, Registers(**registers))
+
+
+def test_the_name_of_the_thread_as_a_key(machine: Machine) -> None:
+    names = Hash(8, string(20))
+
+    @native
+    def count(p, regs):  # type: ignore[no-untyped-def]
+        names[comm()] += 1
+
+    machine.name = b"worker"
+    for interpreted in (False, True):
+        call(count, interpreted)
+    assert names.to_dict() == {"worker": 2}
+    assert str(names) == "['worker']: 2"
+
+
+def test_keys_that_are_structures() -> None:
+    flows = Hash(8, Flow, i64)
+
+    @native
+    def count(p, regs):  # type: ignore[no-untyped-def]
+        flows[Flow(offset=i8(regs.si), port=u16(regs.di))] -= 3
+        if Flow(port=1, offset=2) in flows:
+            regs.ax = u64(flows[Flow(port=1, offset=2)])
+
+    for interpreted in (False, True):
+        call(count, interpreted, di=80, si=TOP)
+        call(count, interpreted, di=1, si=2)
+    assert flows.to_dict() == {Flow(port=80, offset=-1): -6, Flow(port=1, offset=2): -6}
+    del flows[Flow(port=1, offset=2)]
+    assert str(flows) == "[Flow(port=80, offset=-1)]: -6"
+
+
+WRONG_KEYS: list[tuple[Any, Any]] = [
+    (u64, "text"), (u8, 300), (u8, None), (string(4), 3), (string(4), string(TEXT_AT, 5)),
+    (string(4), comm()), (Flow, 3), (Flow, Happened(size=1, small=1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "key"), WRONG_KEYS, ids=str)
+def test_keys_of_other_types(kind: Any, key: Any) -> None:
+    table = Hash(8, kind)
+    with pytest.raises(TypeError, match="the key is"):
+        table[key] += 1
+    with pytest.raises(TypeError, match="the key is"):
+        del table[key]
+
+
+@pytest.mark.parametrize("key", ["longer", "a\0b", b"\0"])
+def test_text_that_no_key_can_be(key: Any) -> None:
+    with pytest.raises(ValueError, match="is never equal"):
+        Hash(8, string(4))[key] = 1
+
+
+def test_kinds_of_keys_that_are_refused() -> None:
+    class Texts(Event):
+        text: string(8)  # type: ignore[valid-type]
+
+    class Empty(Struct):
+        pass
+
+    for kind in (Texts, Empty, Struct, string(129), str):
+        with pytest.raises(TypeError):
+            Hash(8, kind)  # type: ignore[arg-type]
+
+
+class Traced(Event):
+    size: u8
+    where: stack(4)  # type: ignore[valid-type]
+
+
+def test_backtraces_in_events(machine: Machine) -> None:
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        emit(Traced(where=stack(3), size=u8(regs.di)))
+
+    machine.backtrace = (1, 2, 3, 4, 5)
+    for interpreted in (False, True):
+        call(handler, interpreted, di=7)
+    assert machine.events == [Traced(size=7, where=[1, 2, 3])] * 2
+    assert repr(machine.events[0]) == "Traced(size=7, where=[1, 2, 3])"
+    with pytest.raises(ValueError, match="1 to 12 addresses"):
+        stack(13)
+    with pytest.raises(TypeError, match="one backtrace at most"):
+        type("Two", (Event,), {"__annotations__": {"a": stack(2), "b": stack(2)}})
+    with pytest.raises(TypeError, match=r"where is stack\(4\)"):
+        Traced(size=1, where=stack(5))

@@ -8,7 +8,7 @@ from sidestep.compiler import interpreter, machine
 from sidestep.compiler.machine import Machine
 from sidestep.compiler.native import native
 from sidestep.compiler.registers import Registers
-from sidestep.handlers.maps import Hash
+from sidestep.handlers.hash import Hash
 from sidestep.handlers.stacks import Stacks
 
 stacks = Stacks(8, depth=3)

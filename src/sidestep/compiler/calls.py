@@ -6,14 +6,17 @@ import ast
 import builtins
 from typing import Any
 
-from sidestep.compiler.event import Emission, Event, FieldType, emit
+from sidestep.compiler.backtrace import StackType, stack
+from sidestep.compiler.event import Emission, Event, emit
 from sidestep.compiler.integers import INTEGERS, Integer, u64, wrap
 from sidestep.compiler.intrinsics import Intrinsic
 from sidestep.compiler.ir import Constant, Value
 from sidestep.compiler.items import Items, Method
+from sidestep.compiler.machine import LONGEST_WALK
 from sidestep.compiler.pointer import pointer
 from sidestep.compiler.registers import ARGUMENTS
-from sidestep.compiler.scope import Captured, Literal, Loose, Operand, Pointer, Special, TextAt
+from sidestep.compiler.scope import Backtrace, Captured, Literal, Loose, Operand, Pointer, Special, TextAt
+from sidestep.compiler.struct import Struct
 from sidestep.compiler.text import COMM_LENGTH, StringType, comm, string
 
 FARTHEST_WORD = 1 << 16
@@ -52,10 +55,17 @@ class Calls(Items):
             return self._pointer(node)
         if thing is string:
             return self._string(node)
+        if thing is stack:
+            return self._stack(node)
         if thing is comm:
             if node.args or node.keywords:
                 raise self.error(node, "comm takes no value")
             return TextAt(None, COMM_LENGTH)
+        name = ast.unparse(node.func)
+        if isinstance(thing, type) and issubclass(thing, Event):
+            raise self.error(node, "an event can only be emitted", f"emit({name}(...))")
+        if isinstance(thing, type) and issubclass(thing, Struct):
+            raise self.error(node, "a structure can only be the key of a Hash", f"table[{name}(...)]")
         if any(isinstance(argument, ast.Starred) for argument in node.args) or (
             node.keywords and not hasattr(thing, "native_source")
         ):
@@ -72,9 +82,6 @@ class Calls(Items):
             return self._absolute(node)
         if hasattr(thing, "native_source"):
             return self._inline(node, thing.function, None)
-        name = ast.unparse(node.func)
-        if isinstance(thing, type) and issubclass(thing, Event):
-            raise self.error(node, "an event can only be emitted", f"emit({name}(...))")
         hint = "decorate it with @sidestep.native" if hasattr(thing, "__code__") else ""
         raise self.error(node, f"`{name}` cannot be called in the target", hint)
 
@@ -180,17 +187,38 @@ class Calls(Items):
         kind = event.thing if isinstance(event, Captured) else None
         if not isinstance(call, ast.Call) or not (isinstance(kind, type) and issubclass(kind, Event)):
             raise self.error(node, "emit takes a new event", "emit(Name(field=value, ...))")
-        given = {str(keyword.arg): keyword.value for keyword in call.keywords}
-        if call.args or given.keys() != kind.fields.keys():
-            raise self.error(
-                call, f"{kind.label} has the fields {', '.join(kind.fields)}", "name each of them"
-            )
-        by_name = {name: self._field(written, name, kind.fields[name]) for name, written in given.items()}
-        sources = [by_name[name] for name in kind.fields]
-        values = [value for value, _ in sources if value is not None]
-        self.builder.do("emit", *values, about=Emission(kind, tuple(limit for _, limit in sources)))
+        sources: dict[str, tuple[Value | None, int | None]] = {}
+        depth = 0
+        for name, written in self.fields_given(call, kind).items():
+            field = kind.fields[name]
+            if isinstance(field, StackType):
+                depth = self._depth(written, name, field)
+            else:
+                sources[name] = self._field(written, name, field)
+        in_order = [sources[name] for name in kind.fields if name in sources]
+        values = [value for value, _ in in_order if value is not None]
+        if depth:
+            values.append(self.builder.make(u64, "walk"))
+        self.builder.do("emit", *values, about=Emission(kind, tuple(limit for _, limit in in_order), depth))
 
-    def _field(self, node: ast.expr, name: str, field: FieldType) -> tuple[Value | None, int | None]:
+    def _depth(self, node: ast.expr, name: str, field: StackType) -> int:
+        found = self.operand(node)
+        if not isinstance(found, Backtrace):
+            raise self.error(node, f"the field `{name}` is a backtrace", f"stack({field.depth})")
+        if found.depth > field.depth:
+            room = f"the field `{name}` has room for {field.depth} addresses, not {found.depth}"
+            raise self.error(node, room)
+        return found.depth
+
+    def _stack(self, node: ast.Call) -> Operand:
+        depth = self.value(self._one(node))
+        if not isinstance(depth, Literal) or not 0 < depth.value <= LONGEST_WALK:
+            raise self.error(node, f"the depth must be a known number from 1 to {LONGEST_WALK}")
+        return Backtrace(depth.value)
+
+    def _field(
+        self, node: ast.expr, name: str, field: type[Integer] | StringType
+    ) -> tuple[Value | None, int | None]:
         """The value of a field, and None; for text its address and limit, for the thread's name None and
         0."""
         if not isinstance(field, StringType):

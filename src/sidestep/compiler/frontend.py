@@ -16,6 +16,7 @@ from sidestep.compiler.operands import Joins
 from sidestep.compiler.operators import BINARY
 from sidestep.compiler.registers import register_of
 from sidestep.compiler.scope import (
+    Backtrace,
     Captured,
     Characters,
     Learned,
@@ -199,7 +200,7 @@ class _Frontend(Loops):
             return
         if target.id in self.scope.special:
             raise self.error(target, f"`{target.id}` names a place in memory", "use another name")
-        if isinstance(found, Captured | Special | Characters):
+        if isinstance(found, Captured | Special | Characters | Backtrace):
             raise self.error(node, f"`{ast.unparse(node)}` is not a number")
         name = self.scope.prefix + target.id
         self._set_local(name, node, found)
@@ -276,6 +277,10 @@ class _Frontend(Loops):
             if register is None or value.type is not u64:
                 raise self.error(statement, f"`{ast.unparse(target)}` cannot be changed")
             self.builder.do("set_register", value, about=register)
+
+    def _do_Delete(self, statement: ast.Delete) -> None:
+        for target in statement.targets:
+            self.delete_item(target)
 
     # Control
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sidestep.compiler import machine
+from sidestep.compiler.backtrace import StackType
 from sidestep.compiler.event import Emission, Event
 from sidestep.compiler.integers import Integer, shift_left, wrap
 from sidestep.compiler.ir import Branch, Constant, Fault, Function, Jump, Operation, Return, Type, Value
@@ -33,21 +34,23 @@ COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "gt": lambda a, b: a > b,
     "ge": lambda a, b: a >= b,
 }
+BITS = ("bit_count", "bit_length")
 PLAIN = [
     "now",
     "tid",
     "pid",
     "cpu",
     "random",
-    "bit_length",
     "cell_add",
     "cell_max",
     "load",
     "store",
     "add_to",
     "exchange_if",
+    "exchange_pair",
+    "walk",
 ]
-"""Operations that the machine (or `int`) has under the same name."""
+"""Operations that the machine has under the same name."""
 
 
 @dataclass(slots=True)
@@ -105,17 +108,17 @@ class _Run:
             return ARITHMETIC[name](values[0], values[1])
         if name in COMPARISONS:
             return COMPARISONS[name](values[0], values[1])
-        if name == "bit_length":
-            return values[0].bit_length()
+        if name in BITS:
+            return getattr(values[0], name)()
         if name in PLAIN:
             return getattr(self.machine, name)(*values)
         match name:
             case "probe_address":
                 return self.address
-            case "frame":
-                return self.machine.frame(values[0])
-            case "walk":
-                pass  # the machine knows its backtrace
+            case "space":
+                return self.machine.keep(about.number, (0,) * about.words)
+            case "read_text":
+                return self.machine.put_text(values[0], values[1] if len(values) > 1 else None, about)
             case "get_local":
                 return self.locals[about]
             case "set_local":
@@ -146,9 +149,14 @@ class _Run:
 def _event(emission: Emission, values: list[int]) -> Event:
     left = iter(values)
     fields: dict[str, Any] = {}
-    for (name, kind), limit in zip(emission.event.fields.items(), emission.limits, strict=True):
-        if isinstance(kind, StringType):
+    limits = iter(emission.limits)
+    for name, kind in emission.event.fields.items():
+        if isinstance(kind, StackType):
+            fields[name] = StackType(emission.depth)
+        elif isinstance(kind, StringType):
+            limit = next(limits)
             fields[name] = Text(next(left), limit) if limit else Text(None, kind.limit)
         else:
+            next(limits)
             fields[name] = kind(next(left))
     return emission.event(**fields)

@@ -89,9 +89,19 @@ exchange_if = Intrinsic(
     u64,
     lambda address, old, new: machine.current().exchange_if(address, old, new),
 )
-LONGEST_WALK = 12
-walk: Intrinsic[None] = Intrinsic("walk", (), None, lambda: None)
-"""Look at the stack by frame pointers; `frame(n)` is what was found, for n below LONGEST_WALK."""
-frame = Intrinsic("frame", (u64,), u64, lambda number: machine.current().frame(number))
+exchange_pair = Intrinsic(
+    "exchange_pair",
+    (u64, u64, u64, u64, u64),
+    bool,
+    lambda address, low, high, new_low, new_high: machine.current().exchange_pair(
+        address, low, high, new_low, new_high
+    ),
+)
+"""Set two words, at a multiple of 16, if they are `low` and `high`: whether that was so."""
+walk = Intrinsic("walk", (), u64, lambda: machine.current().walk())
+"""Look at the stack by frame pointers: the address of a free word, and behind it of LONGEST_WALK addresses,
+0 behind the last. They are there until the next walk."""
+bit_count = Intrinsic("bit_count", (u64,), u64, lambda value: int(value).bit_count())
+"""How many bits are set."""
 bit_length = Intrinsic("bit_length", (u64,), u64, lambda value: int(value).bit_length())
 """The number of bits that a value needs: 0 for 0, 64 at most."""

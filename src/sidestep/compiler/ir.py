@@ -70,6 +70,18 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
+class Space:
+    """Words on the handler's own stack."""
+
+    number: int
+    words: int
+
+    @property
+    def label(self) -> str:
+        return f"#{self.number}[{self.words}]"
+
+
+@dataclass(frozen=True, slots=True)
 class Jump:
     target: int
 

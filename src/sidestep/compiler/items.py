@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sidestep.compiler.inlining import Inlining
 from sidestep.compiler.integers import INTEGERS, Integer, u64
-from sidestep.compiler.ir import Constant, Value
-from sidestep.compiler.scope import Captured, Literal, Operand, Pointer, TextAt
-from sidestep.compiler.text import LONGEST
+from sidestep.compiler.ir import Builder, Constant, Space, Value
+from sidestep.compiler.keys import KeyType, key_words, word_count
+from sidestep.compiler.scope import Captured, Characters, Literal, Operand, Pointer, TextAt
+from sidestep.compiler.struct import Struct
+from sidestep.compiler.text import LONGEST, StringType
+from sidestep.events.layout import WORD
 
 
 class Method(NamedTuple):
@@ -21,6 +25,10 @@ class Method(NamedTuple):
 
 class Items(Inlining):
     """Expressions with pointers, text and maps."""
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder)
+        self._spaces = 0
 
     # Text and pointers
 
@@ -56,7 +64,7 @@ class Items(Inlining):
         if isinstance(owner, Pointer):
             return self.read(owner, self.settled(node.slice), owner.kind)
         table = self._table(node, owner)
-        found = self._inline_values(node, table, "native_get", [self._key(node, table)])
+        found = self._inline_values(node, table, "native_get", [self.key(node.slice, table)])
         assert found is not None
         return self.convert(self.bare(found), table.value)
 
@@ -66,8 +74,68 @@ class Items(Inlining):
             raise self.error(node, f"`{ast.unparse(node.value)}` has no items", "maps and pointers have")
         return thing
 
-    def _key(self, node: ast.Subscript, table: Any) -> Value:
-        return self.convert(self.typed(node.slice, table.key), u64)
+    # Keys
+
+    def key(self, node: ast.expr, table: Any) -> Value:
+        """The word that a map's methods take for a key: its number, or where its words are."""
+        kind: KeyType = table.key
+        if isinstance(kind, StringType):
+            return self._text_key(node, table, kind)
+        if issubclass(kind, Struct):
+            return self._struct_key(node, kind)
+        return self.convert(self.typed(node, kind), u64)
+
+    def _text_key(self, node: ast.expr, table: Any, kind: StringType) -> Value:
+        found = self.operand(node)
+        if isinstance(found, Characters):
+            try:
+                words = key_words(kind, found.value)
+            except ValueError as error:
+                raise self.error(node, str(error)) from None
+            return self._words([Constant(word, u64) for word in words])
+        if not isinstance(found, TextAt):
+            raise self.error(node, "the key is text", f"string(pointer, {kind.limit})")
+        if found.limit > kind.limit:
+            raise self.error(node, f"the key has room for {kind.limit} bytes, not {found.limit}")
+        space = self._space(word_count(kind))
+        pointers = () if found.address is None else (found.address,)
+        count = self.builder.make(u64, "read_text", space, *pointers, about=found.limit)
+        self._inline_values(node, table, "settle", [space, count, Constant(found.limit, u64)])
+        return space
+
+    def _struct_key(self, node: ast.expr, kind: type[Struct]) -> Value:
+        function = self.operand(node.func) if isinstance(node, ast.Call) else None
+        if not isinstance(node, ast.Call) or function != Captured(kind):
+            raise self.error(node, f"the key is {kind.label}", f"{kind.label}(field=value, ...)")
+        values: dict[str, Value] = {}
+        for name, written in self.fields_given(node, kind).items():
+            field = kind.fields[name]
+            assert isinstance(field, type)
+            values[name] = self.convert(self.typed(written, field), u64)
+        return self._words([values[name] for name in kind.fields])
+
+    def fields_given(self, call: ast.Call, kind: type[Struct]) -> dict[str, ast.expr]:
+        """What is written for each field, in the order in which it is written."""
+        given = {str(keyword.arg): keyword.value for keyword in call.keywords}
+        if call.args or given.keys() != kind.fields.keys():
+            raise self.error(
+                call, f"{kind.label} has the fields {', '.join(kind.fields)}", "name each of them"
+            )
+        return given
+
+    def _space(self, words: int) -> Value:
+        """Words on the handler's own stack, all 0."""
+        self._spaces += 1
+        return self.builder.make(u64, "space", about=Space(self._spaces, words))
+
+    def _words(self, values: Sequence[Value]) -> Value:
+        space = self._space(len(values))
+        for number, value in enumerate(values):
+            place = self.builder.make(u64, "add", space, Constant(WORD * number, u64))
+            self.builder.do("store", place, value)
+        return space
+
+    # Changing items
 
     def set_item(self, target: ast.Subscript, value: ast.expr) -> None:
         """`map[key] = value`."""
@@ -79,37 +147,48 @@ class Items(Inlining):
             )
         table = self._table(target, owner)
         word = self.convert(self.typed(value, table.value), u64)  # before the key, as in Python
-        self._inline_values(target, table, "native_set", [self._key(target, table), word])
+        self._inline_values(target, table, "native_set", [self.key(target.slice, table), word])
 
     def change_item(self, target: ast.Subscript, operator: ast.operator, value: ast.expr) -> None:
         """`map[key] += value`: one step that no other thread comes between."""
         table = self._table(target, self.operand(target.value))
         if not isinstance(operator, ast.Add | ast.Sub):
             raise self.error(target, "only += and -= are one step", "read it, and set it")
-        key = self._key(target, table)
+        key = self.key(target.slice, table)
         amount = self.convert(self.typed(value, table.value), u64)
         if isinstance(operator, ast.Sub):
             amount = self.builder.make(u64, "sub", Constant(0, u64), amount)
         self._inline_values(target, table, "native_add", [key, amount])
+
+    def delete_item(self, target: ast.expr) -> None:
+        """`del map[key]`."""
+        owner = self.operand(target.value) if isinstance(target, ast.Subscript) else None
+        thing = owner.thing if isinstance(owner, Captured) else None
+        if not isinstance(target, ast.Subscript) or not hasattr(thing, "native_delete"):
+            raise self.error(target, f"`{ast.unparse(target)}` cannot be deleted", "a key of a Hash can")
+        self._inline_values(target, thing, "native_delete", [self.key(target.slice, thing)])
 
     def _contained(self, node: ast.Compare, left: ast.expr, right: ast.expr, negated: bool) -> Operand:
         owner = self.operand(right)
         thing = owner.thing if isinstance(owner, Captured) else None
         if thing is None or not hasattr(thing, "native_contains"):
             raise self.error(node, f"`in` looks into a Hash; `{ast.unparse(right)}` is none")
-        key = self.convert(self.typed(left, thing.key), u64)
-        found = self._inline_values(node, thing, "native_contains", [key])
+        found = self._inline_values(node, thing, "native_contains", [self.key(left, thing)])
         assert found is not None
         value = self.bare(found)
         return self.builder.make(bool, "xor", value, Constant(1, bool)) if negated else value
 
     def _member(self, node: ast.Attribute, thing: Any) -> Operand:
         """An attribute of a map: a method, a place, a number."""
-        if node.attr in getattr(thing, "native_methods", ()):
+        inside = self.owner is not None  # the code of a map
+        if node.attr in (
+            *getattr(thing, "native_methods", ()),
+            *(getattr(thing, "native_parts", ()) if inside else ()),
+        ):
             return Captured(Method(thing, node.attr))
-        if node.attr in getattr(thing, "native_symbols", ()) and self._active:
+        if inside and node.attr in getattr(thing, "native_symbols", ()):
             return self.builder.make(u64, "symbol", about=thing.symbol(node.attr))
         value = getattr(thing, node.attr, None)
-        if self._active and (isinstance(value, int | type) or hasattr(value, "native_methods")):
+        if inside and (isinstance(value, int | type) or hasattr(value, "native_methods")):
             return self.captured(node, value)
         raise self.error(node, f"`{ast.unparse(node)}` cannot be used in a handler")

@@ -23,7 +23,7 @@ def _machine() -> Any:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     binding.initialize_native_asmparser()
-    features = ",".join([*(f"-{each}" for each in WITHOUT), *_bit_counting(binding)])
+    features = ",".join([*(f"-{each}" for each in WITHOUT), "+cx16", *_bit_counting(binding)])
     target = binding.Target.from_triple(TRIPLE)
     return target.create_target_machine(
         cpu="x86-64", features=features, opt=2, reloc="static", codemodel="large"

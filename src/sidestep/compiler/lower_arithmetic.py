@@ -67,6 +67,9 @@ class Arithmetic(LlvmText):
         extension = "sext" if issubclass(source, Integer) and source.signed else "zext"
         return self.make(f"{extension} {a} {values[0]} to {b}")
 
+    def do_bit_count(self, operation: Operation, values: list[str]) -> str:
+        return self.make(f"call i64 @llvm.ctpop.i64(i64 {values[0]})")
+
     def do_bit_length(self, operation: Operation, values: list[str]) -> str:
         zeros = self.make(f"call i64 @llvm.ctlz.i64(i64 {values[0]}, i1 false)")
         return self.make(f"sub i64 64, {zeros}")

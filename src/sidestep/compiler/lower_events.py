@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sidestep.compiler.integers import Integer
-from sidestep.compiler.intrinsics import LONGEST_WALK
 from sidestep.compiler.ir import Operation, Value
 from sidestep.compiler.llvm_text import assembly, llvm_type
 from sidestep.compiler.lower_memory import Memory
+from sidestep.compiler.machine import LONGEST_WALK
 from sidestep.compiler.record_format import event_program
 from sidestep.events import layout
 from sidestep.events.record import COMM_SIZE, Field
@@ -39,6 +39,11 @@ class Events(Memory):
                 # One more where there is room for it, to tell that the text goes on.
                 size = limit + (limit == form.string_limit)
                 self._fill_text(record, place, field, next(left)[0] if limit else None, size)
+        for number in range(emission.depth):
+            word = self.make(f"add i64 {values[-1]}, {layout.WORD * (1 + number)}")
+            place = self.make(f"add i64 {record}, {form.stack_offset + layout.WORD * number}")
+            address = self.make(f"load volatile i64, ptr {self.pointer(word)}")
+            self.lines.append(f"  store i64 {address}, ptr {self.pointer(place)}")
         start = self.pointer(record)
         self.lines.append(f"  store atomic i8 {layout.RECORD_MAGIC & 0xFF}, ptr {start} release, align 1")
         self.lines += [f"  br label %{done}", f"{done}:"]
@@ -78,29 +83,25 @@ class Events(Memory):
         nanoseconds = self.make(f"trunc i128 {shifted} to i64")
         return self.make(f"add i64 {nanoseconds}, {self.symbol('clock_start')}")
 
-    def do_walk(self, operation: Operation, values: list[str]) -> None:
+    def do_walk(self, operation: Operation, values: list[str]) -> str:
         """The probepoint, at a function's entry the return address, then what the frame pointers lead to."""
         if not any("%walked" in line for line in self.allocations):
-            self.allocations.append(f"  %walked = alloca [{LONGEST_WALK} x i64], align 8")
-        for number in range(LONGEST_WALK):
-            self.lines.append(f"  store volatile i64 0, ptr {self._walked(str(number))}")
-        self.lines.append(f"  store volatile i64 {self.input('ip')}, ptr {self._walked('0')}")
+            self.allocations.append(f"  %walked = alloca [{1 + LONGEST_WALK} x i64], align 8")
         entry = self.input("entry")
         first = self.make(f"icmp ne i64 {entry}, 0")
         caller = self.make(f"select i1 {first}, i64 {self.input('stack0')}, i64 0")
-        self.lines.append(f"  store volatile i64 {caller}, ptr {self._walked('1')}")
-        start = self.make(f"add i64 {entry}, 1")
+        for number, word in enumerate(("0", self.input("ip"), caller, *["0"] * (LONGEST_WALK - 2))):
+            self.lines.append(f"  store volatile i64 {word}, ptr {self._walked(str(number))}")
+        start = self.make(f"add i64 {entry}, 2")
         where = self.make(f"ptrtoint ptr {self._walked(start)} to i64")
-        most = self.make(f"sub i64 {LONGEST_WALK}, {start}")
+        most = self.make(f"sub i64 {1 + LONGEST_WALK}, {start}")
         arguments = f"i64 {self.symbol('walk_stack')}, i64 {self.input('bp')}, i64 {where}, i64 {most}"
         constraints = "={rax},={rcx},={rdx},r,{rax},{rcx},{rdx},~{r11}"
         self.make(assembly("{ i64, i64, i64 }", "call *$3", constraints, arguments))
+        return self.make("ptrtoint ptr %walked to i64")
 
     def _walked(self, index: str) -> str:
         return self.make(f"getelementptr i64, ptr %walked, i64 {index}")
-
-    def do_frame(self, operation: Operation, values: list[str]) -> str:
-        return self.make(f"load volatile i64, ptr {self._walked(values[0])}")
 
     def input(self, name: str) -> str:
         """The value at the probepoint."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sidestep.compiler.integers import INTEGERS
-from sidestep.compiler.ir import Operation
+from sidestep.compiler.ir import Operation, Space
 from sidestep.compiler.llvm_text import assembly
 from sidestep.compiler.lower_arithmetic import Arithmetic
 from sidestep.events.record import COMM_SIZE
@@ -22,7 +22,7 @@ class Memory(Arithmetic):
         self.lines.append(f"  call void @cell_max(ptr %block, i64 {values[0]}, i64 {values[1]})")
 
     def do_load(self, operation: Operation, values: list[str]) -> str:
-        return self.make(f"load atomic i64, ptr {self.pointer(values[0])} monotonic, align 8")
+        return self.make(f"load atomic i64, ptr {self.pointer(values[0])} acquire, align 8")
 
     def do_store(self, operation: Operation, values: list[str]) -> None:
         self.lines.append(f"  store atomic i64 {values[1]}, ptr {self.pointer(values[0])} release, align 8")
@@ -35,6 +35,32 @@ class Memory(Arithmetic):
             f"cmpxchg ptr {self.pointer(values[0])}, i64 {values[1]}, i64 {values[2]} seq_cst seq_cst"
         )
         return self.make(f"extractvalue {{ i64, i1 }} {pair}, 0")
+
+    def do_exchange_pair(self, operation: Operation, values: list[str]) -> str:
+        place, low, high, new_low, new_high = values
+        old, new = self._pair(low, high), self._pair(new_low, new_high)
+        pointer = self.pointer(place)
+        both = self.make(f"cmpxchg ptr {pointer}, i128 {old}, i128 {new} seq_cst seq_cst, align 16")
+        return self.make(f"extractvalue {{ i128, i1 }} {both}, 1")
+
+    def _pair(self, low: str, high: str) -> str:
+        wide_low, wide_high = self.make(f"zext i64 {low} to i128"), self.make(f"zext i64 {high} to i128")
+        return self.make(f"or i128 {wide_low}, {self.make(f'shl i128 {wide_high}, 64')}")
+
+    def do_space(self, operation: Operation, values: list[str]) -> str:
+        space: Space = operation.about
+        name = f"%space{space.number}"
+        self.allocations.append(f"  {name} = alloca [{space.words} x i64], align 8")
+        for number in range(space.words):
+            place = self.make(f"getelementptr i64, ptr {name}, i64 {number}")
+            self.lines.append(f"  store i64 0, ptr {place}")
+        return self.make(f"ptrtoint ptr {name} to i64")
+
+    def do_read_text(self, operation: Operation, values: list[str]) -> str:
+        if len(values) > 1:
+            return self.read_memory(values[1], values[0], operation.about)
+        self.thread_name(values[0])
+        return str(COMM_SIZE)
 
     def do_read(self, operation: Operation, values: list[str]) -> str:
         """A bad address ends the handler."""

@@ -4,15 +4,22 @@ plain Python."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from sidestep.compiler.integers import Integer
+from sidestep.events.record import COMM_SIZE
 
-WORD = (1 << 64) - 1
+ALL_BITS = (1 << 64) - 1
+SCRATCH = 1 << 62
+"""Where handlers' own words are in the simulated memory of maps: `SCRATCH_SIZE` bytes each."""
+SCRATCH_SIZE = 4096
+
+
+LONGEST_WALK = 12
 
 
 class HandlerFault(Exception):
@@ -65,6 +72,29 @@ class Machine:
             found.append(byte)
         return bytes(found) if pointer in self.memory else None
 
+    def whole_text(self, pointer: int | None, limit: int) -> bytes:
+        """As `text`, but memory that ends before the text does is a fault."""
+        found = self.text(pointer, limit)
+        behind = None if pointer is None else pointer + len(found or b"")
+        if found is None or (behind is not None and len(found) < limit and behind not in self.memory):
+            raise HandlerFault(f"no memory at {behind or 0:#x}")
+        return found
+
+    def put_text(self, space: int, pointer: int | None, limit: int) -> int:
+        """Put the bytes up to a limit, or to where memory ends, into words that are zero: how many there
+        were."""
+        if pointer is None:
+            found = self.name[: COMM_SIZE - 1].ljust(COMM_SIZE, b"\0")
+        else:
+            there = itertools.takewhile(
+                lambda address: address in self.memory, range(pointer, pointer + limit)
+            )
+            found = bytes(self.memory[address] for address in there)
+        words = (found[at : at + 8].ljust(8, b"\0") for at in range(0, len(found), 8))
+        for address, word in zip(itertools.count(space, 8), words, strict=False):
+            self.words[address] = int.from_bytes(word, "little")
+        return len(found)
+
     def same_text(self, pointer: int | None, wanted: bytes) -> bool:
         """Whether exactly these bytes are there; a difference is seen before memory that is not there."""
         for offset, byte in enumerate(wanted):
@@ -90,23 +120,30 @@ class Machine:
     def cpu(self) -> int:
         return self.on_cpu
 
-    def frame(self, number: int) -> int:
-        """The n-th address of the backtrace, 0 behind its end."""
-        return self.backtrace[number] if number < len(self.backtrace) else 0
+    def walk(self) -> int:
+        """The address of a free word, behind it the backtrace: LONGEST_WALK words, 0 behind its end."""
+        return self.keep(0, (0, *self.backtrace[:LONGEST_WALK], *[0] * (LONGEST_WALK - len(self.backtrace))))
 
     def random(self) -> int:
         """xorshift64: the same numbers for the same seed."""
         value = self.seed
-        value ^= value << 13 & WORD
+        value ^= value << 13 & ALL_BITS
         value ^= value >> 7
-        value ^= value << 17 & WORD
+        value ^= value << 17 & ALL_BITS
         self.seed = value
         return value
 
     # Maps
 
+    def keep(self, number: int, words: Iterable[int]) -> int:
+        """Put words where handlers have words of their own: the address."""
+        start = SCRATCH + number * SCRATCH_SIZE
+        for address, word in zip(itertools.count(start, 8), words, strict=False):
+            self.words[address] = word
+        return start
+
     def cell_add(self, cell: int, amount: int) -> None:
-        self.cells[cell] = self.cells.get(cell, 0) + amount & WORD
+        self.cells[cell] = self.cells.get(cell, 0) + amount & ALL_BITS
 
     def cell_max(self, cell: int, value: int) -> None:
         self.cells[cell] = max(self.cells.get(cell, 0), value)
@@ -118,13 +155,19 @@ class Machine:
         self.words[address] = value
 
     def add_to(self, address: int, amount: int) -> None:
-        self.words[address] = self.words.get(address, 0) + amount & WORD
+        self.words[address] = self.words.get(address, 0) + amount & ALL_BITS
 
     def exchange_if(self, address: int, old: int, new: int) -> int:
         found = self.words.get(address, 0)
         if found == old:
             self.words[address] = new
         return found
+
+    def exchange_pair(self, address: int, low: int, high: int, new_low: int, new_high: int) -> bool:
+        unchanged = (self.words.get(address, 0), self.words.get(address + 8, 0)) == (low, high)
+        if unchanged:
+            self.words[address], self.words[address + 8] = new_low, new_high
+        return unchanged
 
 
 _current: ContextVar[Machine] = ContextVar("machine")

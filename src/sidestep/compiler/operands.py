@@ -11,6 +11,7 @@ from sidestep.compiler.integers import Integer, i64, u8, u16, u32, u64, wrap
 from sidestep.compiler.ir import Builder, Constant, Temporary, Type, Value
 from sidestep.compiler.registers import REGISTERS, register_of
 from sidestep.compiler.scope import (
+    Backtrace,
     Captured,
     Characters,
     Learned,
@@ -60,7 +61,7 @@ class Operands:
         """An expression's number or truth value."""
         if found is None:
             found = self.operand(node)
-        if isinstance(found, Pointer | TextAt | Named | Characters | Captured | Special):
+        if isinstance(found, Pointer | TextAt | Backtrace | Named | Characters | Captured | Special):
             raise self.no_number(node, found)
         return found
 
@@ -86,7 +87,7 @@ class Operands:
             if kind is not i64:
                 raise Learned(found.names, kind)
             return found.value
-        if isinstance(found, Pointer | TextAt | Named | Characters | Captured | Special):
+        if isinstance(found, Pointer | TextAt | Backtrace | Named | Characters | Captured | Special):
             raise self.no_number(node, found)
         if found.type is not kind:
             raise self.error(

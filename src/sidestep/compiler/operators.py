@@ -94,7 +94,7 @@ class Operators(Operands):
 
     def _UnaryOp(self, node: ast.UnaryOp) -> Operand:
         if isinstance(node.op, ast.Not):
-            return self.builder.make(bool, "xor", self.truth(node.operand), Constant(1, bool))
+            return self.negated(self.truth(node.operand))
         found = self.value(node.operand)
         if isinstance(found, Literal):
             return Literal(
@@ -110,6 +110,12 @@ class Operators(Operands):
         else:
             result = self.builder.make(value.type, "xor", value, Constant(wrap(value.type, -1), value.type))
         return Loose(result, found.names) if isinstance(found, Loose) else result
+
+    def negated(self, value: Value) -> Value:
+        """The other truth value."""
+        if isinstance(value, Constant):
+            return Constant(1 - value.value, bool)
+        return self.builder.make(bool, "xor", value, Constant(1, bool))
 
     def truth(self, node: ast.expr, found: Operand | None = None) -> Value:
         """What `if` makes of an expression."""

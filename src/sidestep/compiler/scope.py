@@ -39,6 +39,12 @@ class TextAt(NamedTuple):
     limit: int
 
 
+class Backtrace(NamedTuple):
+    """The stack as it is, for an event."""
+
+    depth: int
+
+
 class Named(NamedTuple):
     """A name for a pointer or for text: the local that has its address, and what is there."""
 
@@ -65,7 +71,9 @@ class Special(NamedTuple):
     what: str
 
 
-Operand: TypeAlias = Literal | Loose | Pointer | TextAt | Named | Characters | Captured | Special | Value
+Operand: TypeAlias = (
+    Literal | Loose | Pointer | TextAt | Backtrace | Named | Characters | Captured | Special | Value
+)
 
 
 class Learned(Exception):

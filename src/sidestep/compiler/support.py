@@ -55,6 +55,7 @@ done:
   ret void
 }
 
+declare i64 @llvm.ctpop.i64(i64)
 declare i64 @llvm.ctlz.i64(i64, i1)
 declare i64 @llvm.readcyclecounter()
 !0 = !{!"branch_weights", i32 1, i32 1000}

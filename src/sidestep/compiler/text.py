@@ -40,6 +40,10 @@ class Text:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def whole(self) -> bytes:
+        """Its bytes. HandlerFault where memory ends before the text does."""
+        return machine.current().whole_text(self.pointer, self.limit)
+
     def read(self) -> str | None:
         """The text; None where nothing is mapped."""
         raw = machine.current().text(self.pointer, self.limit)

@@ -31,7 +31,6 @@ STATEMENTS: dict[type[ast.stmt], tuple[str, str]] = {
     ast.FunctionDef: ("a function inside a handler", "define it outside, with @sidestep.native"),
     ast.AsyncFunctionDef: ("an async function", "a handler runs to its end"),
     ast.ClassDef: ("a class inside a handler", "define it outside"),
-    ast.Delete: ("del", "an entry of a Hash can be set to 0"),
     ast.AsyncFor: ("async for", "a handler runs to its end"),
     ast.With: ("with", NUMBERS),
     ast.AsyncWith: ("async with", NUMBERS),

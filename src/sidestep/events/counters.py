@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from operator import add
 from typing import TypeVar
 
+from sidestep.arch.x86_64.exchange import exchange
 from sidestep.events.layout import (
     BLOCK_COUNT,
     BLOCK_ENTRY_SIZE,
@@ -30,6 +31,7 @@ from sidestep.events.layout import (
     block_offset,
     read_block_entry,
 )
+from sidestep.events.retired import Retired
 
 T = TypeVar("T")
 
@@ -43,8 +45,8 @@ class Counters:
         self._entries = shared[BLOCKS_OFFSET : block_offset(BLOCK_COUNT - 1) + BLOCK_ENTRY_SIZE].cast("Q")
         self._lost = shared[LOST_OFFSET : LOST_OFFSET + PROBE_CAPACITY * 8].cast("Q")
         self._fixed = threading.local()  # `blocks`: what `fixed_blocks` found, for the thread that is in it
-        self._retired: dict[int, list[int]] = {}  # pid -> hits by probe index, of blocks that were taken back
         self.maxima: set[int] = set()  # the indexes that hold maxima, not counts
+        self._retired = Retired(self.maxima)  # of blocks that were taken back
         self._moves = 0  # odd while `retire` moves hits there
 
     def close(self) -> None:
@@ -96,8 +98,9 @@ class Counters:
 
     def _totals(self, count: int) -> list[int]:
         sums = [0] * count
-        for cells in self._retired.values():
-            sums[: len(cells)] = map(add, sums, cells[:count])
+        for index, hits in self._retired.totals().items():
+            if index < count:
+                sums[index] = hits
         for block, _ in self.blocks():
             start = block * PROBE_CAPACITY
             sums = list(map(add, sums, self._cells[start : start + count].tolist()))
@@ -112,8 +115,7 @@ class Counters:
 
     def _by_pid(self, index: int) -> Counter[int]:
         hits: Counter[int] = Counter()
-        for pid, cells in self._retired.items():
-            hits[pid] += cells[index] if index < len(cells) else 0
+        hits.update(self._retired.by_pid(index))
         for block, entry in self.blocks():
             hits[entry.pid] += self._cells[block * PROBE_CAPACITY + index]
         return +hits
@@ -123,21 +125,33 @@ class Counters:
         return self._unmoved(lambda: self._largest(index))
 
     def _largest(self, index: int) -> int:
-        kept = [cells[index] for cells in self._retired.values() if index < len(cells)]
         return max(
-            [*kept, *(self._cells[block * PROBE_CAPACITY + index] for block, _ in self.blocks())], default=0
+            [
+                *self._retired.by_pid(index).values(),
+                *(self._cells[block * PROBE_CAPACITY + index] for block, _ in self.blocks()),
+            ],
+            default=0,
         )
 
     def lost(self, index: int) -> int:
         """Events of a probe that found their ring full."""
         return self._lost[index]
 
+    def add_shared(self, index: int, amount: int) -> None:
+        """Counts for no thread: exact, since whoever has no block does it by one instruction, too."""
+        while True:
+            before = self._cells[index]
+            if exchange(self._cells[index : index + 1], before, before + amount):
+                return
+
     def clear(self, index: int) -> None:
         """Sets a probe's counters to zero, for a new probe: only when no thread can be counting it."""
         self._lost[index] = 0
-        for cells in self._retired.values():
-            if index < len(cells):
-                cells[index] = 0
+        self.clear_cells(index)
+
+    def clear_cells(self, index: int) -> None:
+        """Sets the cells of all threads to zero: what they hold is a maximum, or nobody counts any more."""
+        self._retired.clear(index)
         for block, _ in self.blocks():
             self._cells[block * PROBE_CAPACITY + index] = 0
 
@@ -171,13 +185,7 @@ class Counters:
                 continue
             start = block * PROBE_CAPACITY
             cells = self._cells[start : start + count].tolist()
-            kept = self._retired.get(pid, [])
-            kept += [0] * (count - len(kept))
-            cells += [0] * (len(kept) - count)
-            merged = list(map(add, kept, cells))
-            for index in self.maxima:
-                merged[index] = max(kept[index], cells[index])
-            self._retired[pid] = merged
+            self._retired.add(pid, {index: value for index, value in enumerate(cells) if value})
             self._cells[start : start + count] = memoryview(bytes(count * 8)).cast("Q")
             offset = block_offset(block)
             self._shared[offset + 8 : offset + 16] = bytes(8)

@@ -112,8 +112,12 @@ class EventDecoder:
     def arguments(self, raw: Raw) -> dict[str, Value]:
         """The value of each field by its name."""
         if self.format.fault_words and self.has_fault(raw):
-            return {field.name: value for field, value in self.values(raw)}
-        return {name: convert(raw[position]) for name, position, convert in self._plain}
+            found = {field.name: value for field, value in self.values(raw)}
+        else:
+            found = {name: convert(raw[position]) for name, position, convert in self._plain}
+        if self.program.stack_name is not None:
+            found[self.program.stack_name] = self.frames(raw)
+        return found
 
     def frames(self, raw: Raw) -> list[int]:
         """The return addresses, the probepoint first."""

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 PAGE_SIZE: Final = 4096
+WORD: Final = 8
 
 # Header page
 MAGIC: Final = b"SIDESTEP"

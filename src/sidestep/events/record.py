@@ -107,6 +107,7 @@ class EventProgram:
     tids: frozenset[int] | None = None
     comms: tuple[bytes, ...] = ()
     stack_depth: int = 0
+    stack_name: str | None = None  # of the field that the backtrace is, where it is one
     string_limit: int = DEFAULT_STRING_LIMIT
     at_entry: bool = True
     matched_index: int | None = None

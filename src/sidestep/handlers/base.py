@@ -7,16 +7,16 @@ the session's memory, and in plain Python on the current machine's (compiler/mac
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, NamedTuple, Protocol
 
 from sidestep import errors
 from sidestep.compiler import machine
-from sidestep.compiler.integers import u64
+from sidestep.compiler.integers import INTEGERS, u64
+from sidestep.compiler.machine import Machine
 from sidestep.errors import ProbeError
-
-WORD = 8
-PROBES = 128  # slots of a table that are looked at for a key
+from sidestep.events.layout import WORD
 
 _simulated_cells = itertools.count(1, 1 << 20)
 _simulated_bases = itertools.count(1 << 32, 1 << 32)
@@ -41,6 +41,12 @@ class Storage(Protocol):
     def set_word(self, address: int, value: int) -> None:
         """Set one word in one step."""
 
+    def exchange_pair(self, address: int, old: tuple[int, int], new: tuple[int, int]) -> bool:
+        """Set two words in one step, if they are what they were: whether that was so."""
+
+    def add_to_cell(self, cell: int, amount: int) -> None:
+        """Add to a cell, for no thread of the target."""
+
 
 class Simulated:
     """The current machine's memory."""
@@ -59,6 +65,35 @@ class Simulated:
 
     def set_word(self, address: int, value: int) -> None:
         machine.current().store(address, value)
+
+    def exchange_pair(self, address: int, old: tuple[int, int], new: tuple[int, int]) -> bool:
+        return machine.current().exchange_pair(address, *old, *new)
+
+    def add_to_cell(self, cell: int, amount: int) -> None:
+        machine.current().cell_add(cell, amount)
+
+
+class Stored(Machine):
+    """A machine whose maps are in a session's memory: what Python does to them means what handlers do."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__()
+        self._storage = storage
+
+    def load(self, address: int) -> int:
+        return super().load(address) if address >= machine.SCRATCH else self._storage.words(address, 1)[0]
+
+    def store(self, address: int, value: int) -> None:
+        if address >= machine.SCRATCH:
+            super().store(address, value)
+        else:
+            self._storage.set_word(address, value)
+
+    def exchange_pair(self, address: int, low: int, high: int, new_low: int, new_high: int) -> bool:
+        return self._storage.exchange_pair(address, (low, high), (new_low, new_high))
+
+    def cell_add(self, cell: int, amount: int) -> None:
+        self._storage.add_to_cell(cell, amount)
 
 
 class Snapshot:
@@ -85,6 +120,16 @@ class Snapshot:
     def set_word(self, address: int, value: int) -> None:
         self._words[(address - self._base) // WORD] = value
 
+    def exchange_pair(self, address: int, old: tuple[int, int], new: tuple[int, int]) -> bool:
+        at = (address - self._base) // WORD
+        unchanged = (*self._words[at : at + 2],) == old
+        if unchanged:
+            self._words[at : at + 2] = new
+        return unchanged
+
+    def add_to_cell(self, cell: int, amount: int) -> None:
+        self._sums[cell - self._first] += amount
+
 
 class Symbol(NamedTuple):
     """A place of a map, known when its code is put into a target."""
@@ -107,15 +152,23 @@ class Symbol(NamedTuple):
         return isinstance(other, Symbol) and other.owner is self.owner and other.name == self.name
 
 
+def check_value(kind: object) -> None:
+    """Raises TypeError for what a map's value cannot be."""
+    if kind not in INTEGERS:
+        raise TypeError(f"the value is one of u8 .. u64 and i8 .. i64, not {kind!r}")
+
+
 class Map:
     """The base of maps: `cell_count` counters for each thread, `word_count` words that all share."""
 
     native_methods: ClassVar[tuple[str, ...]] = ()
+    native_parts: ClassVar[tuple[str, ...]] = ()  # methods for the code of maps only
     native_symbols: ClassVar[tuple[str, ...]] = ("cells", "base")
     maxima: ClassVar[tuple[int, ...]] = ()  # the cells that hold maxima
 
     def __init__(self, cell_count: int = 0, word_count: int = 0) -> None:
-        self.cell_count, self.word_count = cell_count, word_count
+        # In pairs: each map begins at a multiple of 16, where two words can be exchanged at once.
+        self.cell_count, self.word_count = cell_count, word_count + word_count % 2
         self.first_cell, self.address = next(_simulated_cells), next(_simulated_bases)
         self._storage: Storage = Simulated()
         self._session: object | None = None
@@ -179,10 +232,21 @@ class Map:
         """Words of the shared memory."""
         return self._storage.words(self.address + WORD * first, count)
 
+    @contextmanager
+    def here(self) -> Iterator[Machine]:
+        """Run the map's methods, in plain Python, on the memory where it is."""
+        with machine.on(machine.current() if self.is_simulated else Stored(self._storage)) as found:
+            yield found
+
     @property
     def in_session(self) -> bool:
         """Whether a target may be writing to it."""
         return self._session is not None
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether it was in no session yet: its memory is the current machine's."""
+        return isinstance(self._storage, Simulated)
 
     def set_word(self, index: int, value: int) -> None:
         self._storage.set_word(self.address + WORD * index, value)

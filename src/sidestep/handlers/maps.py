@@ -1,27 +1,15 @@
-"""Maps of numbers: Counter, Array, Hash, PerThread, Stats."""
+"""Maps of numbers: Counter, Array, PerThread, Stats."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from sidestep.compiler.integers import INTEGERS, Integer, u32, u64, wrap
-from sidestep.compiler.intrinsics import add, cell_add, cell_max, exchange_if, load, store, tid
+from sidestep.compiler.integers import Integer, u32, u64, wrap
+from sidestep.compiler.intrinsics import add, cell_add, cell_max, load, store, tid
 from sidestep.handlers.arrow import table
-from sidestep.handlers.base import PROBES, Map
-
-LARGEST_WORDS = 1 << 24
-SLOT_WORDS = 2
-
-
-def _check_type(kind: object, what: str) -> None:
-    if kind not in INTEGERS:
-        raise TypeError(f"{what} is one of u8 .. u64 and i8 .. i64, not {kind!r}")
-
-
-def _check_size(size: int, limit: int, what: str) -> None:
-    if not 0 < size <= limit:
-        raise ValueError(f"{what} is 1 to {limit}, not {size}")
+from sidestep.handlers.base import Map, check_value
+from sidestep.handlers.hash import Hash
+from sidestep.handlers.table import LARGEST_WORDS
 
 
 class Counter(Map):
@@ -53,8 +41,9 @@ class Array(Map):
     beyond the end is a fault of the handler."""
 
     def __init__(self, size: int, value: type[Integer] = u64) -> None:
-        _check_type(value, "the value")
-        _check_size(size, LARGEST_WORDS, "the size")
+        check_value(value)
+        if not 0 < size <= LARGEST_WORDS:
+            raise ValueError(f"the size is 1 to {LARGEST_WORDS}, not {size}")
         super().__init__(word_count=size)
         self.size, self.key, self.value = size, u64, value
 
@@ -103,131 +92,6 @@ class Array(Map):
 
     def __str__(self) -> str:
         return "\n".join(f"[{index}]: {value}" for index, value in self.to_dict().items())
-
-
-class Hash(Map):
-    """Numbers by number: `hash[key] += n` (in one step), `hash[key] = n`, `hash[key]`, `key in hash`. As in
-    collections.Counter a key that is not there reads as 0.
-
-    There is room for `capacity` keys, rounded up to a power of two; a new key that finds none is counted in
-    `drops`, and nothing is stored for it.
-    """
-
-    def __init__(self, capacity: int = 4096, key: type[Integer] = u64, value: type[Integer] = u64) -> None:
-        _check_type(key, "the key")
-        _check_type(value, "the value")
-        _check_size(capacity, LARGEST_WORDS // 4, "the capacity")
-        slots = 1 << max(3, (capacity - 1).bit_length())
-        # Behind the slots one for the key 0, since 0 marks a free slot.
-        super().__init__(cell_count=1, word_count=SLOT_WORDS * (slots + 1))
-        self.key, self.value = key, value
-        self.slots, self.mask, self.shift = slots, slots - 1, 65 - slots.bit_length()
-        self.probes = min(slots, PROBES)
-
-    def find(self, key: u64) -> u64:
-        """The address of a key's value, 0 if it is not there."""
-        if key == 0:
-            place = self.base + self.slots * 16
-            return place + 8 if load(place) != 0 else u64(0)
-        index = (key * 0x9E3779B97F4A7C15) >> self.shift
-        for _ in range(self.probes):
-            place = self.base + index * 16
-            found = load(place)
-            if found == key:
-                return place + 8
-            if found == 0:
-                return u64(0)
-            index = (index + 1) & self.mask
-        return u64(0)
-
-    def enter(self, key: u64) -> u64:
-        """The address of a key's value, 0 if there is no room for it."""
-        if key == 0:
-            place = self.base + self.slots * 16
-            store(place, 1)
-            return place + 8
-        index = (key * 0x9E3779B97F4A7C15) >> self.shift
-        for _ in range(self.probes):
-            place = self.base + index * 16
-            found = load(place)
-            if found == 0:
-                found = exchange_if(place, 0, key)
-                if found == 0:
-                    return place + 8
-            if found == key:
-                return place + 8
-            index = (index + 1) & self.mask
-        cell_add(self.cells, 1)
-        return u64(0)
-
-    def native_get(self, key: u64) -> u64:
-        place = self.find(key)
-        return load(place) if place != 0 else u64(0)
-
-    def native_set(self, key: u64, value: u64) -> None:
-        place = self.enter(key)
-        if place != 0:
-            store(place, value)
-
-    def native_add(self, key: u64, amount: u64) -> None:
-        place = self.enter(key)
-        if place != 0:
-            add(place, amount)
-
-    def native_contains(self, key: u64) -> bool:
-        return self.find(key) != 0
-
-    native_methods = ("find", "enter", "native_get", "native_set", "native_add", "native_contains")
-
-    def __getitem__(self, key: int) -> Integer:
-        return self.value(self.to_dict().get(int(key), 0))
-
-    def __setitem__(self, key: int, value: int) -> None:
-        if self.in_session:  # a slot can only be taken by the processor's own compare-and-exchange
-            raise TypeError("the target may be writing to this Hash: set its entries before it is registered")
-        self.native_set(u64(key), u64(value))
-
-    def __contains__(self, key: int) -> bool:
-        return int(key) in self.to_dict()
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.to_dict())
-
-    def __len__(self) -> int:
-        return len(self.to_dict())
-
-    @property
-    def drops(self) -> int:
-        """Keys that found no room, each time."""
-        return self.sums()[0]
-
-    def to_dict(self) -> dict[int, int]:
-        """All keys with their values."""
-        words = self.words(0, self.word_count)
-        found: dict[int, int] = {}
-        if words[-2]:
-            found[0] = wrap(self.value, words[-1])
-        for at in range(0, SLOT_WORDS * self.slots, SLOT_WORDS):
-            if words[at]:
-                found[wrap(self.key, words[at])] = wrap(self.value, words[at + 1])
-        return found
-
-    def to_arrow(self) -> Any:
-        """A table of key and value."""
-        found = self.to_dict()
-        return table({"key": [*found], "value": [*found.values()]})
-
-    def reset(self) -> None:
-        """All values are 0 again; the keys keep their places."""
-        super().reset()
-        words = self.words(0, self.word_count)
-        for at in range(0, len(words), SLOT_WORDS):
-            if words[at]:
-                self.set_word(at + 1, 0)
-
-    def __str__(self) -> str:
-        ordered = sorted(self.to_dict().items(), key=lambda item: item[1])
-        return "\n".join(f"[{key}]: {value}" for key, value in ordered)
 
 
 class PerThread(Map):

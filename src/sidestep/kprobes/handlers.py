@@ -7,6 +7,7 @@ from typing import Protocol
 
 from sidestep import errors
 from sidestep.address import Range
+from sidestep.arch.x86_64.exchange import exchange_pair
 from sidestep.arch.x86_64.handlers import NativeCall, inlined
 from sidestep.arch.x86_64.runtime import STACK_OF_HANDLER, STACK_OF_ROUTINE
 from sidestep.arch.x86_64.stack_use import UnknownStack, stack_use
@@ -38,7 +39,7 @@ class Storage:
 
     def clear_maxima(self, first: int, count: int) -> None:
         for index in range(first, first + count):
-            self._counters.clear(index)
+            self._counters.clear_cells(index)
 
     def words(self, address: int, count: int) -> Sequence[int]:
         with self._engine.words(address, count) as words:
@@ -47,6 +48,13 @@ class Storage:
     def set_word(self, address: int, value: int) -> None:
         with self._engine.words(address, 1) as words:
             words[0] = value
+
+    def exchange_pair(self, address: int, old: tuple[int, int], new: tuple[int, int]) -> bool:
+        with self._engine.words(address, 2) as words:
+            return exchange_pair(words, old, new)
+
+    def add_to_cell(self, cell: int, amount: int) -> None:
+        self._counters.add_shared(cell, amount)
 
 
 class _Placed(Protocol):

@@ -53,7 +53,7 @@ STACK_OF_ROUTINE: Final = {
 }
 """Bytes of stack that a routine which handlers call uses at most, its own callees included."""
 
-STACK_OF_HANDLER: Final = 384
+STACK_OF_HANDLER: Final = 416
 """The same for a native handler, with the routines that it calls; one that needs more is refused."""
 
 STACK_OF_ROUTINES: Final = STACK_OF_HANDLER + 8

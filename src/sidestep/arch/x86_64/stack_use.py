@@ -14,8 +14,8 @@ from sidestep.arch.x86_64.insn import (
     direct_branch_target,
     is_call,
 )
+from sidestep.events.layout import WORD
 
-WORD = 8
 STACK_POINTER = Register.RSP
 IMMEDIATES = (OpKind.IMMEDIATE8TO64, OpKind.IMMEDIATE32TO64)
 

@@ -17,7 +17,6 @@ from sidestep.target.process.space import CodeSpace
 from sidestep.target.process.turns import in_turn
 from sidestep.uninterrupted import uninterrupted
 
-WORD = 8
 SMALLEST_AREA = 1 << 20
 
 
@@ -36,7 +35,7 @@ class Natives:
 
     def allocate(self, count: int) -> int:
         """The address of `count` words of memory, all 0, that target and controller share."""
-        size = count * WORD
+        size = count * layout.WORD
         if not self.areas or self._used + size > self.areas[-1].span.size:
             whole = max(SMALLEST_AREA, size + PAGE - 1 & -PAGE)
             mappings = [(0, whole, 0)]
@@ -57,7 +56,7 @@ class Natives:
         """Words of that memory, as the controller has them mapped."""
         area = next(area for area in self.areas if address in area.span)
         start = address - area.address
-        return memoryview(area.view)[start : start + count * WORD].cast("Q")
+        return memoryview(area.view)[start : start + count * layout.WORD].cast("Q")
 
     def place(self, near: Range, emit: Callable[[int], bytes]) -> int:
         """Code for an address that it is told; returns the address."""
