@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sidestep.compiler.exits import exits
 from sidestep.compiler.ir import (
     COMPARISONS,
     Branch,
@@ -51,6 +52,7 @@ class Lowered:
     symbols: dict[str, object]
     returns: bool  # whether it may return 1
     faults: bool  # whether it may return 2
+    exits: frozenset[int] | None  # exits.exits
 
 
 def lower(function: Function) -> Lowered:
@@ -97,7 +99,14 @@ class _Lowering(Events):
             operation.name in FAULTING for operation in self.function.operations()
         )
         return Lowered(
-            text, self.slots, self.written, self._arguments(), self.symbols, self._may_return_true(), faults
+            text,
+            self.slots,
+            self.written,
+            self._arguments(),
+            self.symbols,
+            self._may_return_true(),
+            faults,
+            exits(self.function),
         )
 
     def _arguments(self) -> tuple[str, ...]:

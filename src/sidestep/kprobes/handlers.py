@@ -111,8 +111,20 @@ class Handlers:
         answers = lowered.returns or lowered.faults
 
         def make(hits: int, faults: int, address: int, at_entry: bool) -> NativeCall:
+            exits = None if lowered.exits is None else tuple(address + each for each in sorted(lowered.exits))
             return NativeCall(
-                hits, faults, code, slots, written, arguments, leaves, answers, address, at_entry, inline
+                hits,
+                faults,
+                code,
+                slots,
+                written,
+                arguments,
+                leaves,
+                answers,
+                address,
+                at_entry,
+                inline,
+                exits,
             )
 
         return make

@@ -85,11 +85,12 @@ class Placer:
         near = self._places.span(location.module)
         at_entry = self._places.is_entry(location, placement)
         call = self._native_handlers().call(handler, near, index, faults, placement.address, at_entry)
+        detail = None
         if call.leaves and not at_entry:
-            detail = "a handler that returns true, elsewhere than at a function's entry"
-            raise ProbeError(location.symbol, errors.NOT_SUPPORTED, detail)
-        if call.leaves and self._places.process.has_shadow_stack:
+            detail = _why_it_cannot_leave(call, placement)
+        elif call.leaves and self._places.process.has_shadow_stack:
             detail = "a handler that returns true, where returns are checked against a shadow stack"
+        if detail is not None:
             raise ProbeError(location.symbol, errors.NOT_SUPPORTED, detail)
         return call
 
@@ -132,3 +133,20 @@ class Placer:
         """The session is over: the maps of native handlers keep what they have."""
         if self._handlers is not None:
             self._handlers.release()
+
+
+def _why_it_cannot_leave(call: NativeCall, placement: Placement) -> str | None:
+    """Elsewhere than at a function's entry words below the stack pointer may be in use, so only places are
+    reached that the buffer itself leads to; None if the handler goes to no other."""
+    start = "a handler that returns true, elsewhere than at a function's entry"
+    last = placement.instructions[-1].next_ip
+    ends = [each.next_ip for each in placement.instructions if each.ip >= placement.address]
+    reached = [end for end in ends if end < last or last == placement.clean_end]
+    if call.exits is None:
+        return f"{start}, must set regs.ip to p.addr plus a known number"
+    if "sp" in call.written:
+        return f"{start}, cannot change regs.sp"
+    if not set(call.exits) <= {call.address, *reached}:
+        distances = ", ".join(str(end - call.address) for end in reached) or "none"
+        return f"{start}, can set regs.ip to p.addr plus the end of an instruction that moves: {distances}"
+    return None

@@ -126,12 +126,14 @@ def emit_buffer(
     """
     assembler = Assembler(address)
     emission = Emission(assembler)
-    relocator = Relocator(assembler, instructions, original)
+    calls = [each for there in actions.values() for each in there if isinstance(each, NativeCall)]
+    led_to = [place for call in calls if call.goes_within for place in call.exits or ()]
+    relocator = Relocator(assembler, instructions, original, led_to)
     for index, instruction in enumerate(instructions):
         relocator.arrive(index)
         probed = actions.get(instruction.ip)
         if probed:
-            _emit_actions(emission, probed, liveness(instruction.ip), surroundings)
+            _emit_actions(emission, probed, liveness(instruction.ip), surroundings, relocator.jump)
         relocator.copy(index)
     relocator.leave()
     emission.finish_later()
@@ -141,7 +143,11 @@ def emit_buffer(
 
 
 def _emit_actions(
-    emission: Emission, actions: Sequence[Action], live: Liveness, surroundings: Surroundings
+    emission: Emission,
+    actions: Sequence[Action],
+    live: Liveness,
+    surroundings: Surroundings,
+    go_on: Callable[[int], None],
 ) -> None:
     counts = [action.index for action in actions if isinstance(action, Count)]
     if len(counts) == len(actions):
@@ -159,13 +165,14 @@ def _emit_actions(
     live_registers = frozenset(working) if leaves else live.registers
     saved = clobbered([*working], live_registers, fetched.union(*(call.saved for call in calls)))
     whole_flags = "rflags" in fetched or any(call.uses_flags for call in calls)
-    frame.enter(saved, flags=live.flags, whole_flags=whole_flags)
+    flags = live.flags or any(call.goes_within for call in calls)
+    frame.enter(saved, flags=flags, whole_flags=whole_flags)
     for number, action in enumerate(actions):
         if isinstance(action, Count):
             _count(emission, frame.depth, action.index, _COUNTING, surroundings)
         elif isinstance(action, NativeCall):
             behind = [_hits(other) for other in actions[number + 1 :]]
-            _emit_call(emission, frame, action, behind, surroundings)
+            _emit_call(emission, frame, action, behind, surroundings, go_on)
         else:
             _emit_record(emission, frame, action, surroundings)
     frame.leave()
@@ -179,7 +186,12 @@ def _hits(action: Action) -> int:
 
 
 def _emit_call(
-    emission: Emission, frame: Frame, call: NativeCall, behind: Sequence[int], surroundings: Surroundings
+    emission: Emission,
+    frame: Frame,
+    call: NativeCall,
+    behind: Sequence[int],
+    surroundings: Surroundings,
+    go_on: Callable[[int], None],
 ) -> None:
     """`behind` are the counters of the probes that do not run where the handler leaves: control arrived at
     them all the same."""
@@ -199,6 +211,7 @@ def _emit_call(
         surroundings.tid_offset,
         surroundings.cpu_number,
         count_others,
+        go_on,
     )
     compiler.call()
 

@@ -53,6 +53,13 @@ class NativeCall:
     address: int  # of the probepoint
     at_entry: bool  # a call has just pushed the return address
     inline: tuple[Instruction, ...] | None = None
+    exits: tuple[int, ...] | None = None  # where it may go on, if that is known
+
+    @property
+    def goes_within(self) -> bool:
+        """It leaves elsewhere than at a function's entry: to the instructions of its region, and behind
+        them."""
+        return self.leaves and not self.at_entry
 
     @property
     def saved(self) -> frozenset[str]:
@@ -125,11 +132,13 @@ class CallCompiler:
         tid_offset: int | None,
         cpu_number: CpuNumber,
         count_others: Callable[[], None],
+        go_on: Callable[[int], None],
     ) -> None:
+        """`go_on` emits a jump to an instruction of the region, or behind it."""
         self._emission, self._assembler, self._frame = emission, emission.assembler, frame
         self._runtime, self._call = runtime, call
         self._tid_offset, self._cpu_number = tid_offset, cpu_number
-        self._count_others = count_others
+        self._count_others, self._go_on = count_others, go_on
         self._size = 8 * (1 + len(call.slots)) if call.slots else 0
 
     def call(self) -> None:
@@ -158,15 +167,17 @@ class CallCompiler:
 
         def later() -> None:
             self._assembler.label(unusual)
-            fault, leave, error = (self._emission.new_label() for _ in range(3))
+            fault, error = self._emission.new_label(), self._emission.new_label()
+            exits = {each: self._emission.new_label() for each in self._exits}
             emit(cmp("eax", FAULT, 32))
             self._assembler.jump_if("e", fault)
             frame.depth = depth
             if call.leaves:
                 emit(mov("r11", self._slot(INSTRUCTION_POINTER)))
-                emit(mov("rax", call.address))
-                emit(cmp("r11", "rax"))
-                self._assembler.jump_if("ne", leave)
+                for place, leave in exits.items():
+                    emit(mov("rax", call.address if place is None else place))
+                    emit(cmp("r11", "rax"))
+                    self._assembler.jump_if("ne" if place is None else "e", leave)
             self._assembler.label(error)
             # It returned true and did not say where to go on: an error of the handler, taken as false.
             self._take_over()
@@ -174,13 +185,23 @@ class CallCompiler:
             emit(mov("rax", self._runtime.counters(layout.SHARED_BLOCK) + 8 * call.faults))
             emit(inc(at("rax"), lock=True))
             self._assembler.jump(done)
-            if call.leaves:
+            for place, leave in exits.items():
                 self._assembler.label(leave)
-                self._check_stack_pointer(error)
+                frame.depth = depth
+                if place is None:
+                    self._check_stack_pointer(error)
                 self._count_others()
-                self._leave()
+                self._leave() if place is None else self._leave_to(place)
 
         self._emission.later(later)
+
+    @property
+    def _exits(self) -> tuple[int | None, ...]:
+        """The places where it may go on; None: wherever it says."""
+        if not self._call.goes_within:
+            return (None,) if self._call.leaves else ()
+        assert self._call.exits is not None
+        return tuple(place for place in self._call.exits if place != self._call.address)
 
     def _make_frame(self) -> None:
         emit, frame = self._assembler.emit, self._frame
@@ -253,6 +274,13 @@ class CallCompiler:
             emit(sub("rax", "r11"))
             emit(cmp("rax", LARGEST_RETURN))
             self._assembler.jump_if("a", error)
+
+    def _leave_to(self, place: int) -> None:
+        """Go on at a place that is known, with the stack as it was: not a word of it is touched."""
+        self._take_over()
+        self._frame.release(self._size)
+        self._frame.leave()
+        self._go_on(place)
 
     def _leave(self) -> None:
         """Go on at ip with the stack at sp, which is not lower than it was. The word below the new top takes

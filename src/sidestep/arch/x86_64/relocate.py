@@ -12,7 +12,7 @@ handler sees in ip; and rcx in a system call that has not returned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from sidestep.arch.x86_64.insn import (
@@ -103,7 +103,7 @@ class Relocator:
     that control `arrive`s); a branch to the first goes to the original, where the probe is.
 
     `code` is the DCR's original bytes; without them the instructions are encoded anew, which drops redundant
-    prefixes. After `leave`:
+    prefixes. `led_to` are addresses that the caller's own code will `jump` to. After `leave`:
 
     `boundaries`: (old, new) for each copied instruction in order, for the address right behind a `syscall`
     (the copy of the next instruction is then a second pair of the same old address), and for the DCR's end.
@@ -112,7 +112,11 @@ class Relocator:
     """
 
     def __init__(
-        self, assembler: Assembler, instructions: Sequence[Instruction], code: bytes | None = None
+        self,
+        assembler: Assembler,
+        instructions: Sequence[Instruction],
+        code: bytes | None = None,
+        led_to: Collection[int] = (),
     ) -> None:
         self.assembler = assembler
         self.instructions = instructions
@@ -123,7 +127,7 @@ class Relocator:
         self._start = instructions[0].ip
         self._end = instructions[-1].next_ip
         self._code = code
-        targets = map(direct_branch_target, instructions)
+        targets = (*map(direct_branch_target, instructions), *led_to)
         self._has_inner_branches = any(target and self._is_inside(target) for target in targets)
 
     def arrive(self, index: int) -> None:
@@ -147,7 +151,7 @@ class Relocator:
         if flow == FlowControl.NEXT or flow == FlowControl.RETURN:
             self._copy_bytes(instruction)
         elif flow == FlowControl.UNCONDITIONAL_BRANCH:
-            self._jump(instruction.near_branch_target)
+            self.jump(instruction.near_branch_target)
         elif flow == FlowControl.CONDITIONAL_BRANCH:
             self._copy_conditional(instruction)
         elif is_call(instruction):
@@ -176,7 +180,8 @@ class Relocator:
     def _is_inside(self, target: int) -> bool:
         return self._start < target < self._end
 
-    def _jump(self, target: int) -> None:
+    def jump(self, target: int) -> None:
+        """Jump to where control must go that leads to an address."""
         if self._is_inside(target):
             self.assembler.jump((self, target))
         else:
@@ -227,7 +232,7 @@ class Relocator:
         self._point(instruction.next_ip)
         assembler.jump(behind)
         self._point(instruction.near_branch_target)
-        self._jump(instruction.near_branch_target)
+        self.jump(instruction.near_branch_target)
         assembler.label(behind)
 
     def _copy_call(self, instruction: Instruction) -> None:
@@ -241,7 +246,7 @@ class Relocator:
         self._point(instruction.ip, _SLOT)
         target = direct_branch_target(instruction)
         if target is not None:
-            self._jump(target)
+            self.jump(target)
         else:
             self._jump_through(instruction)
         if return_address >> 31:
