@@ -15,7 +15,6 @@ if TYPE_CHECKING:
         cpu,
         now,
         pid,
-        random,
         read_i8,
         read_i16,
         read_i32,
@@ -34,12 +33,16 @@ if TYPE_CHECKING:
         write_u32,
         write_u64,
     )
+    from sidestep.compiler.intrinsics import (
+        random as random,
+    )
     from sidestep.compiler.machine import HandlerFault, Machine
     from sidestep.compiler.native import native
     from sidestep.compiler.pointer import pointer
     from sidestep.compiler.registers import Registers
     from sidestep.compiler.struct import Struct
-    from sidestep.compiler.text import comm, string
+    from sidestep.compiler.text import comm
+    from sidestep.compiler.text import string as string
     from sidestep.errors import ProbeError, ProbeSyntaxError, SidestepError, TargetError
     from sidestep.events.decode import FAULT, Text
     from sidestep.handlers.hash import Hash
@@ -97,6 +100,7 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+# `from sidestep import *` leaves out `random` and `string`, which are modules of the standard library.
 __all__ = [
     "FAULT",
     "Array",
@@ -138,7 +142,6 @@ __all__ = [
     "parse",
     "pid",
     "pointer",
-    "random",
     "read_i8",
     "read_i16",
     "read_i32",
@@ -149,7 +152,6 @@ __all__ = [
     "read_u64",
     "sessions_text",
     "stack",
-    "string",
     "tid",
     "u8",
     "u16",

@@ -66,6 +66,7 @@ class Live(Protocol):
     def lost(self) -> int: ...
     def matched(self) -> int: ...
     def faults(self) -> int: ...
+    def last_fault(self) -> str | None: ...
 
 
 class Kprobe:
@@ -120,7 +121,7 @@ class Kprobe:
         self.why: str | None = None
         self.note: str | None = None
         self._live: Live | None = None
-        self._final: tuple[dict[int, int], int, int, int] = ({}, 0, 0, 0)
+        self._final: tuple[dict[int, int], int, int, int, str | None] = ({}, 0, 0, 0, None)
 
     @property
     def name(self) -> str:
@@ -167,6 +168,11 @@ class Kprobe:
         return self._live.faults() if self._live else self._final[3]
 
     @property
+    def last_fault(self) -> str | None:
+        """Where and why the last of them ended: "handlers.py:12: u32 cannot be read at 0x10"."""
+        return self._live.last_fault() if self._live else self._final[4]
+
+    @property
     def nmissed(self) -> int:
         """Hits whose handlers did not run. Counting and recording run at every hit: always 0."""
         return 0
@@ -182,7 +188,7 @@ class Kprobe:
     def _release(self) -> None:
         """Keep the final figures; the session is done with the probe."""
         if self._live is not None:
-            self._final = (self.hits_by_pid, self.lost, self.matched, self.faults)
+            self._final = (self.hits_by_pid, self.lost, self.matched, self.faults, self.last_fault)
         self._live, self.registered = None, False
 
     def __repr__(self) -> str:

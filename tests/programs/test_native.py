@@ -839,3 +839,86 @@ def test_places_that_a_handler_cannot_go_on_at(sidestep: ModuleType, build: Buil
     run_until_done(running)
     running.send()
     running.finish()
+
+
+def faulting() -> list[tuple[Any, str]]:
+    """Handlers whose every run ends early, with what is said about it. `line` is that of the def."""
+    array = api.Array(4)
+
+    @native
+    def reads(p, regs):  # type: ignore[no-untyped-def]
+        regs.ax = read_u64(8)
+
+    @native
+    def reads_far(p, regs):  # type: ignore[no-untyped-def]
+        regs.ax = u64(read_u8(u64(1) << 63))
+
+    @native
+    def writes(p, regs):  # type: ignore[no-untyped-def]
+        api.write_u16(p.addr, 1)
+
+    @native
+    def divides(p, regs):  # type: ignore[no-untyped-def]
+        regs.ax = regs.di // (regs.di - regs.di)
+
+    @native
+    def asserts(p, regs):  # type: ignore[no-untyped-def]
+        assert regs.sp == 0, "the stack is somewhere"
+
+    @native
+    def asserts_silently(p, regs):  # type: ignore[no-untyped-def]
+        assert regs.sp == 0
+
+    @native
+    def loops(p, regs):  # type: ignore[no-untyped-def]
+        while True:
+            pass
+
+    @native
+    def goes_nowhere(p, regs):  # type: ignore[no-untyped-def]
+        regs.ip = p.addr
+        return 1
+
+    @native
+    def compares(p, regs):  # type: ignore[no-untyped-def]
+        assert api.string(u64(16), 8) == "text"
+
+    @native
+    def leaves_the_array(p, regs):  # type: ignore[no-untyped-def]
+        array[4] += 1
+
+    return [
+        (reads, r"\+2: u64 cannot be read at 0x8"),
+        (reads_far, r"\+2: u8 cannot be read at an impossible address"),
+        (writes, r"\+2: u16 cannot be written at 0x[0-9a-f]+"),
+        (divides, r"\+2: division by zero"),
+        (asserts, r"\+2: the stack is somewhere"),
+        (asserts_silently, r"\+2: `regs\.sp == 0` does not hold"),
+        (loops, r"\+2: out of fuel"),
+        (goes_nowhere, r"it returned true, but set regs\.ip to no place where it can go on"),
+        (compares, r"\+2: text cannot be read at 0x10"),
+        (leaves_the_array, r"\+2: `index < self\.size` does not hold"),
+    ]
+
+
+FAULTING = faulting()
+
+
+@pytest.mark.parametrize(("handler", "why"), FAULTING, ids=[handler.__name__ for handler, _ in FAULTING])
+def test_a_fault_says_where_and_why(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare, handler: Any, why: str
+) -> None:
+    running = run(build(WORKER), "20", "wait")
+    running.expect("ready")
+    with attached(sidestep, running.pid) as target:
+        probe = target.kprobe(place(WORKER, "work"))(handler)
+        assert probe.last_fault is None
+        running.send()
+        run_until_done(running)
+        line = handler.function.__code__.co_firstlineno + 1
+        wanted = why.replace(r"\+2", f"{Path(__file__).name}:{line + 1}", 1)
+        assert re.fullmatch(wanted, str(probe.last_fault)), probe.last_fault
+        live = probe.last_fault
+    assert (probe.faults, probe.last_fault) == (probe.hits, live)
+    running.send()
+    assert comparable(running.finish()) == comparable(bare(WORKER, 20))

@@ -164,7 +164,27 @@ def test_the_process_dies_in_the_middle() -> None:
     with pytest.raises(ProbeError) as caught:
         helper.compile(text)
     assert caught.value.reason is errors.COMPILER_FAILED
-    assert "its process ended (an internal error)" in str(caught.value)
+    assert "its process ended" in str(caught.value)
+    assert helper.compile(text) == whole
+    helper._stop()
+
+
+def test_the_process_does_not_answer() -> None:
+    """Stopped at each point: before it reads, and with an answer that is larger than a pipe."""
+    text = lower(handler.representation).text
+    whole = HELPER.compile(text)
+    helper = Helper(longest=0.5)
+    process = helper._started()
+    os.kill(process.pid, signal.SIGSTOP)
+    for request in (text, text + ";" * (1 << 20)):
+        with pytest.raises(ProbeError, match="took too long"):
+            helper.compile(request)
+        assert helper._process is None
+        assert process.wait() == -signal.SIGKILL
+        process = helper._started()
+        os.kill(process.pid, signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGCONT)
+    helper._longest = 60
     assert helper.compile(text) == whole
     helper._stop()
 

@@ -16,6 +16,7 @@ from sidestep.events.clock import Clock, TscReader
 from sidestep.events.counters import Counters
 from sidestep.events.decode import FAULT, Event, EventDecoder, Text
 from sidestep.events.record import EventProgram, Field
+from sidestep.events.retired import Retired
 from sidestep.events.sinks import JsonSink, TextSink, escape, format_value
 from sidestep.spec import parse
 
@@ -401,4 +402,38 @@ def test_sums_of_counters(shared: memoryview) -> None:
     counters.clear(2)
     assert counters.totals(4) == [101, 0, 0, 7]
     assert counters.lost(2) == 0
+    counters.close()
+
+
+def test_whoever_forks_for_ever_does_not_make_the_controller_grow(shared: memoryview) -> None:
+    """Totals stay exact, and so does what the last processes have counted; the oldest are nobody's."""
+    counters = Counters(shared)
+    counters.maxima.add(3)
+    counters._retired = Retired(counters.maxima, most_pairs=30)
+    for pid in range(100, 1100):
+        claim(shared, 2 + pid % 5, pid, layout.KIND_THREAD, {0: 1, 2: pid, 3: pid % 700})
+        counters.retire(pid, 8)
+    assert counters.totals(3) == [1000, 0, sum(range(100, 1100))]
+    assert counters.largest(3) == 699
+    by_pid = counters.by_pid(2)
+    assert sum(by_pid.values()) == sum(range(100, 1100))
+    assert {pid: by_pid[pid] for pid in range(1090, 1100)} == {pid: pid for pid in range(1090, 1100)}
+    assert len(by_pid) == 11
+    counters.clear_cells(2)
+    assert counters.by_pid(2) == {}
+    claim(shared, 2, 5000, layout.KIND_THREAD, {2: 1})
+    counters.retire(5000, 8)
+    assert counters.by_pid(2) == {5000: 1}
+    counters.close()
+
+
+def test_maxima_are_set_to_zero_without_what_was_lost(shared: memoryview) -> None:
+    claim(shared, 2, 10, layout.KIND_THREAD, {2: 5})
+    struct.pack_into("<Q", shared, layout.lost_offset(2), 3)
+    counters = Counters(shared)
+    counters.clear_cells(2)
+    assert (counters.total(2), counters.lost(2)) == (0, 3)
+    counters.add_shared(2, 7)
+    counters.add_shared(2, 1)
+    assert counters.by_pid(2) == {0: 8}
     counters.close()

@@ -23,7 +23,7 @@ SNIPPETS = Path(__file__).with_name("handler_refusals.txt")
 AROUND = """
 import os
 from sidestep import *
-from sidestep import u8, u16, u32, u64, i8, i16, i32, i64
+from sidestep import random, string, u8, u16, u32, u64, i8, i16, i32, i64
 counter, table, array, stats, histogram = Counter(), Hash(8), Array(4), Stats(), Histogram()
 numbers, ratio, NAME, SIZE = [1, 2], 1.5, "text", 300
 class Happened(Event):
@@ -40,6 +40,14 @@ plain = Plain()
 def unmarked(x): return x
 @native
 def double(value: u64, by: u64 = 2): return value * by
+@native
+def counted(value: u64) -> u64:
+    counter.add(value)
+    return value
+@native
+def emitted() -> u64:
+    emit(Happened(size=1, small=1))
+    return u64(1)
 @native
 def untyped(value): return value
 @native

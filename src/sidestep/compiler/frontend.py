@@ -78,7 +78,7 @@ def compile_function(
         except HandlerError:
             raise
         except Exception as error:
-            where = ast.Pass(lineno=frontend.builder.line or source.tree.lineno, col_offset=0)
+            where = ast.Pass(lineno=frontend.builder.where.line or source.tree.lineno, col_offset=0)
             what = f"an internal error of the compiler ({type(error).__name__}: {error})"
             raise frontend.source.error(where, what, "report it with this function") from error
         else:
@@ -134,7 +134,7 @@ class _Frontend(Loops):
 
     def _body(self, statements: list[ast.stmt]) -> None:
         for statement in statements:
-            self.builder.line = statement.lineno
+            self.stand_at(statement)
             method = getattr(self, f"_do_{type(statement).__name__}", None)
             if method is None:
                 raise self.error(statement, *STATEMENTS.get(type(statement), ("this statement", "")))
@@ -294,8 +294,13 @@ class _Frontend(Loops):
         self.builder.at(done)
 
     def _do_Assert(self, statement: ast.Assert) -> None:
-        failed = self.builder.make(bool, "xor", self.truth(statement.test), Constant(1, bool))
-        self.builder.fault_if(failed, "assertion failed")
+        message = statement.msg
+        why = f"`{ast.unparse(statement.test)}` does not hold"
+        if message is not None:
+            if not isinstance(message, ast.Constant) or not isinstance(message.value, str):
+                raise self.error(message, "a message that is computed", "write it as a constant")
+            why = message.value
+        self.builder.fault_if(self.negated(self.truth(statement.test)), why)
 
     def _do_Return(self, statement: ast.Return) -> None:
         done, result = self._returns[-1]

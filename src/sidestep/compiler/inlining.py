@@ -34,7 +34,6 @@ class Inlining(Conditions):
         self.loose_locals: set[str] = set()
         self._active: list[Any] = []
         self._inlined = 0
-        self.owner: Any = None  # the map whose method is compiled
 
     def _inline(self, node: ast.Call, function: Any, owner: Any) -> Operand | None:
         source = Source.of(function)
@@ -113,14 +112,14 @@ class Inlining(Conditions):
             self.builder.do("set_local", value, about=place)
         if owner is not None:
             scope.special[source.parameters()[0].arg] = Captured(owner)
-        outer = self.scope, self.source, self.owner, self.builder.line
+        outer = self.scope, self.source, self.owner, self.builder.where
         self.scope, self.source, self.owner = scope, source, owner
         self._active.append(source.function)
         try:
             return self.inlined_body(source, scope)
         finally:
             self._active.pop()
-            self.scope, self.source, self.owner, self.builder.line = outer
+            self.scope, self.source, self.owner, self.builder.where = outer
 
     def _settled_argument(self, place: str, argument: Operand) -> Value:
         kind = self.types.get(place)

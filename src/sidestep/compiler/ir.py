@@ -17,13 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from pathlib import PurePath
+from typing import Any, NamedTuple, TypeAlias
 
 from sidestep.compiler.integers import Integer
 
 Type: TypeAlias = type[Integer] | type[bool]
 
 ARITHMETIC = ("add", "sub", "mul", "div", "mod", "and", "or", "xor", "shl", "shr")
+EFFECTS = frozenset(
+    {"cell_add", "cell_max", "add_to", "exchange_if", "exchange_pair", "set_register", "write", "emit"}
+)
+"""Operations that others can see; `store` is one where it is to a map."""
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -61,12 +66,22 @@ class Operation:
     name: str
     arguments: tuple[Value, ...]
     about: Any
-    line: int
+    where: Where
 
     def __str__(self) -> str:
         about = "" if self.about is None else f" {getattr(self.about, 'label', self.about)}"
         text = f"{self.name}{about}{''.join(f' {argument}' for argument in self.arguments)}"
         return text if self.result is None else f"{self.result}: {self.result.type.__name__} = {text}"
+
+
+class Where(NamedTuple):
+    """A line of a handler's source."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{PurePath(self.file).name}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +127,7 @@ class Fault:
     """The handler ends here, and the fault is counted."""
 
     why: str
-    line: int
+    where: Where
 
     def __str__(self) -> str:
         return f"fault {self.why!r}"
@@ -166,7 +181,8 @@ class Builder:
 
     def __init__(self, name: str) -> None:
         self.function = Function(name)
-        self.line = 0
+        self.where = Where("", 0)
+        self.effects = 0  # operations that others can see
         self._temporaries = 0
         self.block = self.new_block()
         self.block.reached = True
@@ -186,14 +202,18 @@ class Builder:
 
     def do(self, name: str, *arguments: Value, about: Any = None) -> None:
         if self.open:
-            self.block.operations.append(Operation(None, name, arguments, about, self.line))
+            self._append(Operation(None, name, arguments, about, self.where))
 
     def make(self, kind: Type, name: str, *arguments: Value, about: Any = None) -> Temporary:
         result = Temporary(self._temporaries, kind)
         self._temporaries += 1
         if self.open:
-            self.block.operations.append(Operation(result, name, arguments, about, self.line))
+            self._append(Operation(result, name, arguments, about, self.where))
         return result
+
+    def _append(self, operation: Operation) -> None:
+        self.block.operations.append(operation)
+        self.effects += operation.name in EFFECTS
 
     def end(self, end: End) -> None:
         if self.open:
@@ -215,7 +235,7 @@ class Builder:
         bad, good = self.new_block(), self.new_block()
         self.branch(condition, bad, good)
         self.at(bad)
-        self.end(Fault(why, self.line))
+        self.end(Fault(why, self.where))
         self.at(good)
 
 

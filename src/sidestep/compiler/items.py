@@ -148,6 +148,7 @@ class Items(Inlining):
         table = self._table(target, owner)
         word = self.convert(self.typed(value, table.value), u64)  # before the key, as in Python
         self._inline_values(target, table, "native_set", [self.key(target.slice, table), word])
+        self.builder.effects += 1
 
     def change_item(self, target: ast.Subscript, operator: ast.operator, value: ast.expr) -> None:
         """`map[key] += value`: one step that no other thread comes between."""
@@ -155,7 +156,12 @@ class Items(Inlining):
         if not isinstance(operator, ast.Add | ast.Sub):
             raise self.error(target, "only += and -= are one step", "read it, and set it")
         key = self.key(target.slice, table)
+        effects = self.builder.effects
         amount = self.convert(self.typed(value, table.value), u64)
+        if self.builder.effects != effects:
+            # Python reads the item before, the one step comes behind.
+            what = f"`{ast.unparse(value)}` changes something while an item is changed"
+            raise self.error(value, what, "give it a name before")
         if isinstance(operator, ast.Sub):
             amount = self.builder.make(u64, "sub", Constant(0, u64), amount)
         self._inline_values(target, table, "native_add", [key, amount])

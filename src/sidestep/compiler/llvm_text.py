@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from sidestep.compiler.faults import (
+    ADDRESS_SHIFT,
+    ADDRESSES,
+    FAULT,
+    MOST_SITES,
+    NO_ADDRESS,
+    NOWHERE,
+    SITE_SHIFT,
+    Site,
+)
 from sidestep.compiler.integers import Integer
-from sidestep.compiler.ir import Constant, Type, Value
-
-FAULT = 2
+from sidestep.compiler.ir import Constant, Type, Value, Where
 
 
 def llvm_type(kind: Type) -> str:
@@ -16,6 +24,8 @@ class LlvmText:
     """The lines of one function. `allocations` go before them; `symbols` are the externals that they name."""
 
     def __init__(self) -> None:
+        self.where = Where("", 0)  # of what is written now
+        self.sites = [NOWHERE]
         self.lines: list[str] = []
         self.allocations: list[str] = []
         self.symbols: dict[str, object] = {}
@@ -53,10 +63,27 @@ class LlvmText:
     def pointer(self, address: str) -> str:
         return self.make(f"inttoptr i64 {address} to ptr")
 
-    def fault_if(self, bad: str) -> None:
+    def fault_if(self, bad: str, what: str, address: str | None = None) -> None:
+        """End the handler; `address` is what could not be reached."""
         fault, good = self.labels("fault", "good")
         self.lines.append(f"  br i1 {bad}, label %{fault}, label %{good}, !prof !0")
-        self.lines += [f"{fault}:", f"  ret i64 {FAULT}", f"{good}:"]
+        self.lines.append(f"{fault}:")
+        self.fault(what, address)
+        self.lines.append(f"{good}:")
+
+    def fault(self, what: str, address: str | None = None) -> None:
+        """What the handler answers at its end by a fault."""
+        site = Site(str(self.where), what, address is not None)
+        if site not in self.sites:
+            self.sites.append(site)
+        number = self.sites.index(site)
+        assert number < MOST_SITES
+        answer = str(number << SITE_SHIFT | FAULT)
+        if address is not None:
+            possible = self.make(f"icmp ult i64 {address}, {ADDRESSES}")
+            known = self.make(f"select i1 {possible}, i64 {address}, i64 {NO_ADDRESS}")
+            answer = self.make(f"or i64 {self.make(f'shl i64 {known}, {ADDRESS_SHIFT}')}, {answer}")
+        self.lines.append(f"  ret i64 {answer}")
 
 
 def assembly(result: str, text: str, constraints: str, arguments: str) -> str:

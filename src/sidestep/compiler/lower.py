@@ -7,7 +7,8 @@ The handler is one function:
 It keeps all registers but rax and r11 (preserve_mostcc). The integer arguments' registers are its parameters,
 as they are at the probepoint. r10 points to the thread's counter block; or, if `slots` are used, to a frame:
 the block's address, then a word for each other register, word of the stack or fact. It returns 0, 1 (the
-handler returned true) or 2 (a fault). Addresses are external symbols, filled in where the code is placed.
+handler returned true) or a fault as faults.py has it. Addresses are external symbols, filled in where the
+code is placed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sidestep.compiler.exits import exits
+from sidestep.compiler.faults import Site
 from sidestep.compiler.ir import (
     COMPARISONS,
     Branch,
@@ -26,7 +28,7 @@ from sidestep.compiler.ir import (
     Operation,
     Return,
 )
-from sidestep.compiler.llvm_text import FAULT, llvm_type
+from sidestep.compiler.llvm_text import llvm_type
 from sidestep.compiler.lower_events import Events
 from sidestep.compiler.registers import ARGUMENTS
 from sidestep.compiler.support import SUPPORT
@@ -53,6 +55,7 @@ class Lowered:
     returns: bool  # whether it may return 1
     faults: bool  # whether it may return 2
     exits: frozenset[int] | None  # exits.exits
+    sites: tuple[Site, ...]  # where its run can end early, by number
 
 
 def lower(function: Function) -> Lowered:
@@ -107,6 +110,7 @@ class _Lowering(Events):
             self._may_return_true(),
             faults,
             exits(self.function),
+            tuple(self.sites),
         )
 
     def _arguments(self) -> tuple[str, ...]:
@@ -161,8 +165,9 @@ class _Lowering(Events):
             case Return(value=value):
                 self.write_back()
                 self.lines.append(f"  ret i64 {self.value(value)}")
-            case Fault():
-                self.lines.append(f"  ret i64 {FAULT}")
+            case Fault(why=why, where=where):
+                self.where = where
+                self.fault(why)
             case _:
                 raise AssertionError(end)
 
@@ -174,7 +179,7 @@ class _Lowering(Events):
             self.lines.append(f"  store i64 {value}, ptr {place}")
 
     def operation(self, operation: Operation) -> None:
-        name = operation.name
+        name, self.where = operation.name, operation.where
         values = [self.value(argument) for argument in operation.arguments]
         if name in COMPARISONS:
             result = self.compare(name, operation.arguments[0].type, values)
@@ -214,7 +219,11 @@ class _Lowering(Events):
         """The word at the stack pointer is there; others may lie behind the end of a stack."""
         if not operation.about:
             return self.input("stack0")
-        return self.read_word(self.make(f"add i64 {self.input('sp')}, {8 * operation.about}"), 8)
+        return self.read_word(
+            self.make(f"add i64 {self.input('sp')}, {8 * operation.about}"),
+            8,
+            f"stack({operation.about}) cannot be read",
+        )
 
     def _fact(self, operation: Operation, values: list[str]) -> str:
         return self.make(f'trunc i64 %"in {operation.name}" to i32')

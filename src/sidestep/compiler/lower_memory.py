@@ -65,9 +65,10 @@ class Memory(Arithmetic):
     def do_read(self, operation: Operation, values: list[str]) -> str:
         """A bad address ends the handler."""
         assert operation.about in INTEGERS
-        return self.read_word(values[0], operation.about.bits // 8)
+        what = f"{operation.about.__name__} cannot be read"
+        return self.read_word(values[0], operation.about.bits // 8, what)
 
-    def read_word(self, address: str, size: int) -> str:
+    def read_word(self, address: str, size: int, what: str) -> str:
         """Through the runtime's routine."""
         routine = self.symbol("read_word")
         text = "call *$2\\0Asetne %cl\\0Amovzbl %cl, %ecx"
@@ -75,7 +76,7 @@ class Memory(Arithmetic):
         call = assembly("{ i64, i64 }", text, "={rax},={rcx},r,{rax},{rdx},~{r11}", arguments)
         pair = self.make(call)
         failed = self.make(f"extractvalue {{ i64, i64 }} {pair}, 1")
-        self.fault_if(self.make(f"icmp ne i64 {failed}, 0"))
+        self.fault_if(self.make(f"icmp ne i64 {failed}, 0"), what, address)
         word = self.make(f"extractvalue {{ i64, i64 }} {pair}, 0")
         return word if size == 8 else self.make(f"trunc i64 {word} to i{8 * size}")
 
@@ -90,7 +91,8 @@ class Memory(Arithmetic):
         constraints = "={rax},={rcx},r,{rax},{rcx},{rdx},~{r11}"
         pair = self.make(assembly("{ i64, i64 }", "call *$2", constraints, arguments))
         count = self.make(f"extractvalue {{ i64, i64 }} {pair}, 0")
-        self.fault_if(self.make(f"icmp ne i64 {count}, {size}"))
+        what = f"{operation.about.__name__} cannot be written"
+        self.fault_if(self.make(f"icmp ne i64 {count}, {size}"), what, values[0])
 
     def read_memory(self, address: str, where: str, size: int) -> str:
         """Copy from the target's memory; how many bytes could be read."""
@@ -135,5 +137,5 @@ class Memory(Arithmetic):
             equal = self.make(f"and i1 {equal}, {same}")
         short = self.make(f"icmp ult i64 {count}, {size}")
         unknown = self.make(f"and i1 {equal}, {short}")
-        self.fault_if(unknown)
+        self.fault_if(unknown, "text cannot be read", values[0] if values else None)
         return equal

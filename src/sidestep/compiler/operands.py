@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from sidestep.compiler.diagnostics import HandlerError, Place, Source, place_of
 from sidestep.compiler.integers import Integer, i64, u8, u16, u32, u64, wrap
-from sidestep.compiler.ir import Builder, Constant, Temporary, Type, Value
+from sidestep.compiler.ir import Builder, Constant, Temporary, Type, Value, Where
 from sidestep.compiler.registers import REGISTERS, register_of
 from sidestep.compiler.scope import (
     Backtrace,
@@ -41,16 +41,23 @@ class Operands:
         self.source: Source
         self.joins: Joins = {}
         self.reads: dict[int, HandlerError] = {}  # by temporary: what to say if the local has no value
+        self.owner: Any = None  # the map whose method is compiled
         self._hidden = 0
 
     def error(self, node: ast.AST, what: str, hint: str = "") -> HandlerError:
         return self.source.error(node, what, hint)
 
+    def stand_at(self, node: ast.expr | ast.stmt) -> None:
+        """What is made now belongs to a line of the source; of a map's code, to the line that uses the
+        map."""
+        if self.owner is None:
+            self.builder.where = Where(self.source.file, node.lineno)
+
     # Operands to values
 
     def operand(self, node: ast.expr) -> Operand:
         """What an expression stands for."""
-        self.builder.line = node.lineno
+        self.stand_at(node)
         method = getattr(self, f"_{type(node).__name__}", None)
         if method is None:
             raise self.error(node, *EXPRESSIONS.get(type(node), (f"`{ast.unparse(node)}`", "")))

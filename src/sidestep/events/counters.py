@@ -137,6 +137,10 @@ class Counters:
         """Events of a probe that found their ring full."""
         return self._lost[index]
 
+    def last_fault(self, index: int) -> int:
+        """What a handler whose faults are counted there answered at the last one, 0 if there was none."""
+        return self._lost[index]
+
     def add_shared(self, index: int, amount: int) -> None:
         """Counts for no thread: exact, since whoever has no block does it by one instruction, too."""
         while True:

@@ -13,6 +13,7 @@ from sidestep.arch.x86_64.runtime import STACK_OF_HANDLER, STACK_OF_ROUTINE
 from sidestep.arch.x86_64.stack_use import UnknownStack, stack_use
 from sidestep.compiler.compiled import Compiled, compile_native
 from sidestep.compiler.event import Event
+from sidestep.compiler.faults import Site
 from sidestep.compiler.native import NativeFunction
 from sidestep.compiler.record_format import event_program
 from sidestep.errors import ProbeError
@@ -76,6 +77,7 @@ class Handlers:
         self._take_indexes, self._add_event = take_indexes, add_event
         self._storage = Storage(engine, counters)
         self._placed: dict[NativeFunction, _Placed] = {}
+        self._sites: dict[NativeFunction, tuple[Site, ...]] = {}
         self._maps: list[Map] = []
         self._events: dict[type[Event], int] = {}
         self._clock: Mapping[str, int] | None = None
@@ -89,10 +91,15 @@ class Handlers:
             placed = self._placed[handler] = self._place(handler, near)
         return placed(hits, faults, address, at_entry)
 
+    def sites(self, handler: NativeFunction) -> tuple[Site, ...]:
+        """Where a handler that was placed can end early."""
+        return self._sites[handler]
+
     def _place(self, handler: NativeFunction, near: Range) -> _Placed:
         compiled = compile_native(handler.representation)
         _check_stack(handler.representation.name, compiled)
         lowered = compiled.lowered
+        self._sites[handler] = lowered.sites
         values = {name: self._value(thing) for name, thing in lowered.symbols.items() if thing not in RUNTIME}
 
         made = b""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sidestep import collector, errors
 from sidestep.address import Range
 from sidestep.arch.x86_64 import detour
+from sidestep.compiler.faults import described
 from sidestep.errors import ProbeError, Refusal, TargetError
 from sidestep.events import layout
 from sidestep.events.counters import Counters
@@ -364,6 +365,10 @@ class Figures:
     def faults(self) -> int:
         index = self.placed.second_index if isinstance(self.placed.probe.action, Native) else None
         return 0 if index is None else self.counters.total(index)
+
+    def last_fault(self) -> str | None:
+        index = self.placed.second_index
+        return described(self.counters.last_fault(index), self.placed.sites) if index is not None else None
 
     def matched(self) -> int:
         index = self.placed.second_index if isinstance(self.placed.probe.action, Record) else None

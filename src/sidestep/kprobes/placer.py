@@ -73,7 +73,8 @@ class Placer:
         probe.addr, probe.symbol, probe.offset = verdict.address, location.symbol, location.offset
         probe.module = location.module.name
         probe.method, probe.why, probe.note = verdict.tactic, "; ".join(verdict.notes) or None, location.note
-        return Placed(probe, index, location, verdict, action, second)
+        sites = () if native is None else self._native_handlers().sites(native.handler)
+        return Placed(probe, index, location, verdict, action, second, sites)
 
     def _advice(self, location: Location) -> str:
         other = self._places.nearest(location)

@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from sidestep.address import Range
 from sidestep.arch.x86_64.detour import Action, Record
+from sidestep.compiler.faults import Site
 from sidestep.probes import Kprobe
 from sidestep.safety.region import Placement, Region, merge
 from sidestep.symbols.resolve import Location
@@ -32,6 +33,7 @@ class Placed:
     placement: Placement
     action: Action
     second_index: int | None = None  # of what met the condition, or of a handler's faults
+    sites: tuple[Site, ...] = ()  # where its handler can end early
 
     @property
     def address(self) -> int:

@@ -3,8 +3,8 @@
 The handler's code is somewhere in an arena, shared by all probes that it serves, or in the buffer if it is
 short. It gets the integer arguments' registers as they are, and in r10 the thread's counter block; or, if it
 asks for more, a frame on the stack: the block's address, then a word for each thing. It keeps all registers
-but rax and r11 (and r10, which is ours) and tells in eax whether it ended (0), wants to go on elsewhere (1)
-or had a fault (2).
+but rax and r11 (and r10, which is ours) and tells in rax whether it ended (0), wants to go on elsewhere (1)
+or had a fault (bit 1; the rest says which, as compiler/faults.py has it).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sidestep.arch.x86_64.insn import (
 )
 from sidestep.arch.x86_64.recording import CPU_MASK, CpuNumber, load_cpu, load_tid
 from sidestep.arch.x86_64.runtime import Runtime
-from sidestep.arch.x86_64.shapes import RET, Memory, and_, at, cmp, inc, lea, mov, or_, rip, sub
+from sidestep.arch.x86_64.shapes import RET, Memory, and_, at, cmp, inc, lea, mov, or_, rip, sub, test
 from sidestep.events import layout
 
 CLOBBERED: Final = ("rax", "r10", "r11")
@@ -169,8 +169,8 @@ class CallCompiler:
             self._assembler.label(unusual)
             fault, error = self._emission.new_label(), self._emission.new_label()
             exits = {each: self._emission.new_label() for each in self._exits}
-            emit(cmp("eax", FAULT, 32))
-            self._assembler.jump_if("e", fault)
+            emit(test("eax", FAULT, 32))
+            self._assembler.jump_if("ne", fault)
             frame.depth = depth
             if call.leaves:
                 emit(mov("r11", self._slot(INSTRUCTION_POINTER)))
@@ -181,7 +181,10 @@ class CallCompiler:
             self._assembler.label(error)
             # It returned true and did not say where to go on: an error of the handler, taken as false.
             self._take_over()
+            emit(mov("eax", FAULT))
             self._assembler.label(fault)
+            emit(mov("r11", self._runtime.data + layout.last_fault_offset(call.faults)))
+            emit(mov(at("r11"), "rax"))
             emit(mov("rax", self._runtime.counters(layout.SHARED_BLOCK) + 8 * call.faults))
             emit(inc(at("rax"), lock=True))
             self._assembler.jump(done)
