@@ -13,6 +13,7 @@ from detours.player import compile_player
 from differential.handler_runs import Mismatch, Tally, run_batch
 
 BATCH = 30
+RUNS = 25  # of each program
 
 
 def main(first: int, count: int) -> None:
@@ -21,7 +22,7 @@ def main(first: int, count: int) -> None:
         program = compile_player(Path(folder))
         for start in range(first, first + count, BATCH):
             try:
-                total += run_batch(program, range(start, min(start + BATCH, first + count)))
+                total += run_batch(program, range(start, min(start + BATCH, first + count)), RUNS)
             except Mismatch as mismatch:
                 wrong += 1
                 print(mismatch)

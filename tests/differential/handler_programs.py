@@ -19,6 +19,7 @@ KINDS = {kind.__name__: kind for kind in INTEGERS}
 TYPES = tuple(KINDS)
 FUEL = 600
 DEEPEST = 3
+ACCESSES = tuple(f"{what}_{kind}" for what in ("read", "write") for kind in TYPES)
 WRITABLE = ("bx", "bp", "r12", "r13", "r14", "r15", "ax", "di", "si", "cx", "dx", "r8", "r9", "r10", "r11")
 STACK_WORDS = 4
 REGISTERS = ("ax", "bx", "cx", "dx", "si", "di", "bp", *(f"r{n}" for n in range(8, 16)))
@@ -27,7 +28,12 @@ FLAGS = 0x8D5  # the arithmetic ones
 TEXTS = ("alpha", "alp", "", "bet\u00e4", "a longer one")
 """What programs compare text with; it lies at the start of the memory that they read, each with a NUL."""
 ALWAYS_SET = 0x202  # the interrupt flag, and one that is always 1
-CONVERSION_ERRORS = ("a shift by", "division by zero", "a value that nobody uses")
+CONVERSION_ERRORS = (
+    "a shift by",
+    "division by zero",
+    "a value that nobody uses",
+    "changes something while an item is changed",
+)
 """What the compiler may rightly say of a program: constants that meet by chance."""
 
 
@@ -50,6 +56,8 @@ class Maps:
     hash_value: str
     per_thread: str
     fields: dict[str, str]
+    flow: dict[str, str]  # of the structure that is a key
+    name_limit: int
 
     def __iter__(self) -> Iterator[str]:
         yield "counter = sidestep.Counter()"
@@ -59,11 +67,15 @@ class Maps:
         yield "stats = sidestep.Stats()"
         yield "powers = sidestep.Histogram()"
         yield "steps = sidestep.Histogram(linear=(10, 200, 7))"
-        yield "class Happened(sidestep.Event):"
-        yield from (f"    {name}: {kind}" for name, kind in self.fields.items())
+        yield f"names = sidestep.Hash(8, string({self.name_limit}), {self.hash_value})"
+        yield f"stacks = sidestep.Stacks(8, depth={self.name_limit % 5 + 1})"
+        for name, base, fields in (("Flow", "Struct", self.flow), ("Happened", "Event", self.fields)):
+            yield f"class {name}(sidestep.{base}):"
+            yield from (f"    {field}: {kind}" for field, kind in fields.items())
+        yield f"flows = sidestep.Hash(8, Flow, {self.hash_value})"
 
 
-MAP_NAMES = ("array", "table", "threads", "stats", "powers", "steps")
+MAP_NAMES = ("array", "table", "threads", "stats", "powers", "steps", "names", "flows", "stacks")
 
 
 @dataclass(slots=True)
@@ -83,7 +95,15 @@ class Generator:
     def program(self) -> str:
         choose = self.source.choice
         fields = {f"f{n}": choose(TYPES) for n in range(self.source.randint(1, 4))}
-        self.maps = Maps(choose(TYPES), choose(TYPES), choose(TYPES), choose(TYPES), fields)
+        flow = {f"k{n}": choose(TYPES) for n in range(self.source.randint(1, 3))}
+        if self.chance(0.5):
+            fields["text"] = f"string({choose((15, 20))})"
+        if self.chance(0.3):
+            fields["short"] = "string(15)"
+        if self.chance(0.4):
+            fields["trace"] = f"stack({choose((1, 4, 7))})"
+        kinds = [choose(TYPES) for _ in range(4)]
+        self.maps = Maps(*kinds, fields, flow, choose((15, 16, 24)))
         lines = [*self.maps, "LIMIT = 37", ""]
         for _ in range(self.source.randint(0, 3)):
             lines += self.helper()
@@ -159,10 +179,14 @@ class Generator:
         return lines
 
     def statement(self, *, loop: bool) -> list[str]:
-        makers = [(30, self.assignment), (12, self.map_change), (5, self.event), (5, self.assertion)]
+        makers = [
+            (30, self.assignment), (12, self.map_change), (5, self.event), (5, self.assertion),
+            (4, self.keyed),
+        ]  # fmt: skip
         if self.in_handler:
             makers.append((8, self.register_change))
             makers.append((3, self.early_return))
+            makers.append((4, self.write))
         if self.depth < 2:
             makers += [(12, self.choice), (7, self.counted_loop), (5, self.conditional_loop)]
         if loop:
@@ -200,6 +224,7 @@ class Generator:
                     f"array[{index}] = {self.value(maps.array)}",
                     f"array[{index}] {self.source.choice('+-')}= {self.value(maps.array)}",
                     f"table[{key}] = {self.value(maps.hash_value)}",
+                    f"del table[{key}]",
                     f"table[{key}] {self.source.choice('+-')}= {self.value(maps.hash_value)}",
                     f"threads.add({self.value('u64')})",
                     f"threads.set({self.value('u64')})",
@@ -212,9 +237,51 @@ class Generator:
 
     def event(self) -> list[str]:
         assert self.maps is not None
-        given = [f"{name}={self.value(kind)}" for name, kind in self.maps.fields.items()]
+        given = [f"{name}={self.field(kind)}" for name, kind in self.maps.fields.items()]
         self.source.shuffle(given)
         return [f"emit(Happened({', '.join(given)}))"]
+
+    def field(self, kind: str) -> str:
+        """A value for a field of an event."""
+        room = int(kind.partition("(")[2].rstrip(")") or 0)
+        if kind.startswith("stack"):
+            return f"stack({self.source.randint(1, room)})"
+        return self.text(room) if room else self.value(kind)
+
+    def text(self, limit: int) -> str:
+        """Text of the memory, or the thread's name."""
+        if not self.in_handler or self.chance(0.2):
+            return "comm()"
+        offset = self.source.choice(("", f" + {self.source.randrange(8)}", f" + {self.small('u64', 63)}"))
+        pointer = self.source.choice((4, 4, 4, 5))
+        return f"string(regs.arg({pointer}){offset}, {self.source.randint(1, limit)})"
+
+    def keyed(self) -> list[str]:
+        """A change of a map whose keys are no numbers."""
+        assert self.maps is not None
+        value = self.value(self.maps.hash_value)
+        if self.chance(0.2):
+            return [f"table[{self.maps.hash_key}(stacks.id())] += {value}"]
+        name, key = self.key()
+        change = self.source.choice(
+            (f"{name}[{key}] += {value}", f"{name}[{key}] = {value}", f"del {name}[{key}]")
+        )
+        return [change]
+
+    def key(self) -> tuple[str, str]:
+        """A map whose keys are no numbers, and a key."""
+        assert self.maps is not None
+        if self.chance(0.5):
+            given = [f"{name}={self.small(kind)}" for name, kind in self.maps.flow.items()]
+            self.source.shuffle(given)
+            return "flows", f"Flow({', '.join(given)})"
+        constant = repr(self.source.choice([text for text in TEXTS if len(text.encode()) <= 15]))
+        return "names", constant if self.chance(0.3) else self.text(self.maps.name_limit)
+
+    def write(self) -> list[str]:
+        kind = self.source.choice(TYPES)
+        offset = self.source.choice(("", f" + {self.source.randrange(64)}", f" + {self.small('u64', 64)}"))
+        return [f"write_{kind}(regs.arg({self.source.choice((4, 4, 4, 5))}){offset}, {self.value(kind)})"]
 
     def assertion(self) -> list[str]:
         return [f"assert {self.condition()} or {self.condition()}"]
@@ -382,8 +449,10 @@ class Generator:
             found += [f"array[{self.small('u64')}]"] * 3
         if self.maps.hash_value == kind:
             found += [f"table[{self.small(self.maps.hash_key)}]"] * 3
+            name, key = self.key()
+            found += [f"{name}[{key}]"] * 2
         if kind == "u64":
-            found.append("threads.get()")
+            found += ["threads.get()", "stacks.id()"]
         return self.source.choice(found)
 
     def truth(self, depth: int = 0) -> str:
@@ -401,6 +470,9 @@ class Generator:
 
     def comparison(self, depth: int) -> str:
         assert self.maps is not None
+        if self.chance(0.05):
+            name, key = self.key()
+            return f"{key} {self.source.choice(('in', 'not in'))} {name}"
         if self.chance(0.1):
             word = self.source.choice(("in", "not in"))
             return f"{self.small(self.maps.hash_key)} {word} table"
@@ -441,7 +513,7 @@ def load(text: str, name: str) -> dict[str, Any]:
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     names: dict[str, Any] = {"sidestep": sidestep}
     names.update(KINDS)
-    for each in ("emit", "pointer", "string", "tid", "pid", *(f"read_{kind}" for kind in TYPES)):
+    for each in ("emit", "pointer", "string", "tid", "pid", "stack", "comm", *ACCESSES):
         names[each] = getattr(sidestep, each)
     exec(compile(text, name, "exec"), names)
     return names

@@ -51,6 +51,7 @@ from sidestep.compiler.plain import FAULTS
 from sidestep.compiler.registers import ARGUMENTS, Registers
 from sidestep.errors import ProbeError
 from sidestep.events import layout
+from sidestep.events.decode import FAULT
 from sidestep.events.record import EventProgram
 from sidestep.kprobes.handlers import Handlers
 from sidestep.target.base import Engine
@@ -67,6 +68,17 @@ MAP_MEMORY_SIZE = 1 << 20
 CODE = ARENA + (ARENA_SIZE >> 1)  # behind the buffers
 HANDLER_SPACING = 64
 WORDS = tuple(0x1111_0000_0000_0000 * n + n for n in range(1, STACK_WORDS + 1))
+FRAMES = {
+    STACK_TOP + 0x200: (STACK_TOP + 0x300, 0x4000_1000),
+    STACK_TOP + 0x300: (STACK_TOP + 0x400, 0x4000_2000),
+    STACK_TOP + 0x400: (STACK_TOP + 0x500, 0x4000_3000),
+    STACK_TOP + 0x500: (STACK_TOP + 0x500, 0x4000_4000),
+    STACK_TOP + 0x600: (STACK_TOP + 0x200, 0x4000_5000),
+    STACK_TOP + 0x700: (STACK_TOP + 0x701, 0),
+    STACK_TOP + 0x801: (0, 0x4000_6000),
+}
+"""Frames on the stack: the frame pointer before, and the return address. The walk ends where it does not
+rise."""
 EDGES = (0, 1, 2, 7, 8, 127, 128, 255, 256, (1 << 31) - 1, 1 << 31, 1 << 63, (1 << 63) - 1, (1 << 64) - 1)
 INACCESSIBLE = MEMORY + MEMORY_SIZE + layout.PAGE_SIZE
 OUT_OF_FUEL = "out of fuel"
@@ -189,6 +201,8 @@ def _input(source: random.Random) -> dict[str, int]:
     bad = (0, MEMORY + MEMORY_SIZE - 3, MEMORY + MEMORY_SIZE, INACCESSIBLE, 1 << 47, 1 << 63, (1 << 64) - 4)
     for register in ("r8", "r9"):  # where programs read: regs.arg(4), regs.arg(5)
         values[register] = source.choice(readable if source.random() < 0.8 else bad)
+    if source.random() < 0.5:
+        values["bp"] = source.choice(tuple(FRAMES))
     values["flags"] = ALWAYS_SET | source.getrandbits(12) & FLAGS
     return values
 
@@ -209,6 +223,8 @@ def _run_native(player: Player, cases: Sequence[Case]) -> list[tuple[Case, list[
     player.poke(MEMORY, _memory())
     player.poke(STACK_TOP + 8, struct.pack(f"<{len(WORDS)}Q", *WORDS))
     player.poke(LANDING, LANDS)
+    for address, frame in FRAMES.items():
+        player.poke(address, struct.pack("<QQ", *frame))
     placed = []
     for number, case in enumerate(cases):
         handler: NativeFunction = case.native["handler"]
@@ -230,6 +246,7 @@ def _run_native(player: Player, cases: Sequence[Case]) -> list[tuple[Case, list[
     found = []
     for case in placed:
         observed = []
+        player.poke(MEMORY, _memory())
         for values in case.inputs:
             registers = {general(name): value for name, value in values.items() if name != "flags"}
             before = player.counters.totals(case.faults + 1)
@@ -243,11 +260,12 @@ def _run_native(player: Player, cases: Sequence[Case]) -> list[tuple[Case, list[
                 "flags": returned.registers["flags"] & FLAGS,
                 "red_zone": returned.red_zone_kept,
                 "sp": returned.registers["rsp"] - STACK_TOP,
-                "events": [dict(event.args) for event in reader.flush()],
+                "events": [_told(event.args) for event in reader.flush()],
                 "return_address": struct.unpack("<Q", player.peek(STACK_TOP, 8))[0],
             }
             observed.append(seen)
         observed[-1]["maps"] = _map_contents(case.native)
+        observed[-1]["memory"] = player.peek(MEMORY, MEMORY_SIZE)
         found.append((case, observed))
     return found
 
@@ -260,6 +278,8 @@ def _memory() -> bytes:
 def _map_contents(names: Mapping[str, Any]) -> dict[str, Any]:
     """What Python reads in the maps."""
     found = {name: names[name].to_dict() for name in MAP_NAMES}
+    # Each module has a structure of its own.
+    found["flows"] = {tuple(vars(key).items()): value for key, value in found["flows"].items()}
     found |= {"counter": names["counter"].value, "drops": names["table"].drops}
     return found
 
@@ -272,7 +292,7 @@ _MEMORY_BYTES = dict(zip(range(MEMORY, MEMORY + MEMORY_SIZE), _memory(), strict=
 
 def _simulate(case: Case, observed: Sequence[Observed], pid: int, *, plain: bool) -> list[Observed]:
     """The runs on a simulated machine, by the interpreter or as plain Python."""
-    simulated = Machine(memory=_MEMORY_BYTES, thread=pid, process=pid)
+    simulated = Machine(memory=dict(_MEMORY_BYTES), thread=pid, process=pid, name=b"player")
     handler: NativeFunction = case.simulated["handler"]
     found: list[Observed] = []
     with machines.on(simulated):
@@ -280,6 +300,7 @@ def _simulate(case: Case, observed: Sequence[Observed], pid: int, *, plain: bool
             start = {**values, "ip": case.address, "sp": STACK_TOP}
             words = (native["return_address"], *WORDS)
             simulated.events.clear()
+            simulated.backtrace = _backtrace(case.address, native["return_address"], values["bp"])
             result, why, after = (_plain if plain else _interpret)(handler, start, words)
             lost = bool(result) and after["ip"] == case.address  # true without a place to go on
             result = result and not lost
@@ -303,7 +324,24 @@ def _simulate(case: Case, observed: Sequence[Observed], pid: int, *, plain: bool
             seen["why"] = why
             found.append(seen)
         found[-1]["maps"] = _map_contents(case.simulated)
+        found[-1]["memory"] = bytes(simulated.memory[address] for address in _MEMORY_BYTES)
     return found
+
+
+def _backtrace(address: int, return_address: int, frame: int) -> tuple[int, ...]:
+    """What walking finds from a frame pointer."""
+    found = [address, return_address]
+    before = STACK_TOP
+    while frame % 8 == 0 and frame > before and frame in FRAMES and FRAMES[frame][1]:
+        before = frame
+        frame, caller = FRAMES[frame]
+        found.append(caller)
+    return tuple(found)
+
+
+def _told(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """An event's arguments as plain Python has them."""
+    return {name: None if value is FAULT else value for name, value in arguments.items()}
 
 
 def _interpret(
@@ -344,7 +382,7 @@ def _compare(case: Case, native: list[Observed], pid: int) -> Tally:
         ways["plain Python"] = _simulate(case, native, pid, plain=True)
     for way, found in ways.items():
         for number, (mine, theirs) in enumerate(zip(native, found, strict=True)):
-            for what in ("fault", "registers", "flags", "sp", "red_zone", "events", "maps"):
+            for what in ("fault", "registers", "flags", "sp", "red_zone", "events", "maps", "memory"):
                 if what in theirs and (what in mine) and mine[what] != theirs[what]:
                     raise Mismatch(_report(case, way, number, what, mine, theirs))
     return Tally(

@@ -86,7 +86,7 @@ class Where(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Words on the handler's own stack."""
+    """Words on the handler's own stack; those with one number are the same."""
 
     number: int
     words: int

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from sidestep.compiler.inlining import Inlining
 from sidestep.compiler.integers import INTEGERS, Integer, u64
-from sidestep.compiler.ir import Builder, Constant, Space, Value
+from sidestep.compiler.ir import Builder, Constant, Space, Type, Value
 from sidestep.compiler.keys import KeyType, key_words, word_count
 from sidestep.compiler.scope import Captured, Characters, Literal, Operand, Pointer, TextAt
 from sidestep.compiler.struct import Struct
@@ -28,7 +29,7 @@ class Items(Inlining):
 
     def __init__(self, builder: Builder) -> None:
         super().__init__(builder)
-        self._spaces = 0
+        self._spaces = 0  # that are in use
 
     # Text and pointers
 
@@ -64,7 +65,8 @@ class Items(Inlining):
         if isinstance(owner, Pointer):
             return self.read(owner, self.settled(node.slice), owner.kind)
         table = self._table(node, owner)
-        found = self._inline_values(node, table, "native_get", [self.key(node.slice, table)])
+        with self._spaces_given_back():
+            found = self._inline_values(node, table, "native_get", [self.key(node.slice, table)])
         assert found is not None
         return self.convert(self.bare(found), table.value)
 
@@ -123,6 +125,13 @@ class Items(Inlining):
             )
         return given
 
+    @contextmanager
+    def _spaces_given_back(self) -> Iterator[None]:
+        """Words that are taken within the `with` can be taken again behind it."""
+        before = self._spaces
+        yield
+        self._spaces = before
+
     def _space(self, words: int) -> Value:
         """Words on the handler's own stack, all 0."""
         self._spaces += 1
@@ -147,7 +156,8 @@ class Items(Inlining):
             )
         table = self._table(target, owner)
         word = self.convert(self.typed(value, table.value), u64)  # before the key, as in Python
-        self._inline_values(target, table, "native_set", [self.key(target.slice, table), word])
+        with self._spaces_given_back():
+            self._inline_values(target, table, "native_set", [self.key(target.slice, table), word])
         self.builder.effects += 1
 
     def change_item(self, target: ast.Subscript, operator: ast.operator, value: ast.expr) -> None:
@@ -155,16 +165,21 @@ class Items(Inlining):
         table = self._table(target, self.operand(target.value))
         if not isinstance(operator, ast.Add | ast.Sub):
             raise self.error(target, "only += and -= are one step", "read it, and set it")
-        key = self.key(target.slice, table)
+        with self._spaces_given_back():
+            key = self.key(target.slice, table)
+            amount = self._without_effects(value, table.value)
+            if isinstance(operator, ast.Sub):
+                amount = self.builder.make(u64, "sub", Constant(0, u64), amount)
+            self._inline_values(target, table, "native_add", [key, amount])
+
+    def _without_effects(self, node: ast.expr, kind: Type) -> Value:
+        """A value to add to an item: Python reads the item before it, the one step comes behind."""
         effects = self.builder.effects
-        amount = self.convert(self.typed(value, table.value), u64)
+        value = self.convert(self.typed(node, kind), u64)
         if self.builder.effects != effects:
-            # Python reads the item before, the one step comes behind.
-            what = f"`{ast.unparse(value)}` changes something while an item is changed"
-            raise self.error(value, what, "give it a name before")
-        if isinstance(operator, ast.Sub):
-            amount = self.builder.make(u64, "sub", Constant(0, u64), amount)
-        self._inline_values(target, table, "native_add", [key, amount])
+            what = f"`{ast.unparse(node)}` changes something while an item is changed"
+            raise self.error(node, what, "give it a name before")
+        return value
 
     def delete_item(self, target: ast.expr) -> None:
         """`del map[key]`."""
@@ -172,14 +187,16 @@ class Items(Inlining):
         thing = owner.thing if isinstance(owner, Captured) else None
         if not isinstance(target, ast.Subscript) or not hasattr(thing, "native_delete"):
             raise self.error(target, f"`{ast.unparse(target)}` cannot be deleted", "a key of a Hash can")
-        self._inline_values(target, thing, "native_delete", [self.key(target.slice, thing)])
+        with self._spaces_given_back():
+            self._inline_values(target, thing, "native_delete", [self.key(target.slice, thing)])
 
     def _contained(self, node: ast.Compare, left: ast.expr, right: ast.expr, negated: bool) -> Operand:
         owner = self.operand(right)
         thing = owner.thing if isinstance(owner, Captured) else None
         if thing is None or not hasattr(thing, "native_contains"):
             raise self.error(node, f"`in` looks into a Hash; `{ast.unparse(right)}` is none")
-        found = self._inline_values(node, thing, "native_contains", [self.key(left, thing)])
+        with self._spaces_given_back():
+            found = self._inline_values(node, thing, "native_contains", [self.key(left, thing)])
         assert found is not None
         value = self.bare(found)
         return self.builder.make(bool, "xor", value, Constant(1, bool)) if negated else value

@@ -21,13 +21,13 @@ def llvm_type(kind: Type) -> str:
 
 
 class LlvmText:
-    """The lines of one function. `allocations` go before them; `symbols` are the externals that they name."""
+    """The lines of one function. `symbols` are the externals that they name."""
 
     def __init__(self) -> None:
         self.where = Where("", 0)  # of what is written now
         self.sites = [NOWHERE]
         self.lines: list[str] = []
-        self.allocations: list[str] = []
+        self.buffers: dict[str, int] = {}
         self.symbols: dict[str, object] = {}
         self._by_thing: dict[object, str] = {}
         self._fresh = 0
@@ -62,6 +62,16 @@ class LlvmText:
 
     def pointer(self, address: str) -> str:
         return self.make(f"inttoptr i64 {address} to ptr")
+
+    def buffer(self, name: str, words: int) -> str:
+        """The pointer to a buffer on the stack. Those of one name are one, as large as the largest."""
+        self.buffers[name] = max(self.buffers.get(name, 0), words)
+        return f"%{name}"
+
+    @property
+    def allocations(self) -> list[str]:
+        """The lines that make the buffers, for the start of the function."""
+        return [f"  %{name} = alloca [{words} x i64], align 8" for name, words in self.buffers.items()]
 
     def fault_if(self, bad: str, what: str, address: str | None = None) -> None:
         """End the handler; `address` is what could not be reached."""

@@ -24,7 +24,8 @@ class Loops(Calls):
         test, body, otherwise, done = (self.builder.new_block() for _ in range(4))
         self.builder.jump(test)
         self.builder.at(test)
-        self.burn()
+        if self.owner is None or isinstance(statement.test, ast.Constant):
+            self.burn()
         self.builder.branch(self.truth(statement.test), body, otherwise)
         self._loop(statement, test, body, otherwise, done)
 
@@ -47,7 +48,8 @@ class Loops(Calls):
         self.builder.at(done)
 
     def burn(self) -> None:
-        """One turn of a loop: at the end of the fuel the handler ends."""
+        """One turn of a loop: at the end of the fuel the handler ends. Of the code of maps only `while True`
+        uses fuel, its other loops are short."""
         if self._fuel_local is None:
             self._fuel_local = self.hidden(i64)
         left = self.builder.make(i64, "get_local", about=self._fuel_local)
@@ -76,7 +78,8 @@ class Loops(Calls):
         entering = self.builder.make(bool, "lt" if step > 0 else "gt", a, b)
         self.builder.branch(entering, test, otherwise)
         self.builder.at(test)
-        self.burn()
+        if self.owner is None:
+            self.burn()
         here = self.builder.make(kind, "get_local", about=upcoming)
         names = frozenset[str]().union(*(each.names for each in (first, last) if isinstance(each, Loose)))
         found: Operand = Loose(here, names) if names else here

@@ -9,7 +9,7 @@ from sidestep.compiler.lower_memory import Memory
 from sidestep.compiler.machine import LONGEST_WALK
 from sidestep.compiler.record_format import event_program
 from sidestep.events import layout
-from sidestep.events.record import COMM_SIZE, Field
+from sidestep.events.record import COMM_SIZE, STRING_LIMIT_SHIFT, Field
 
 
 class Events(Memory):
@@ -36,9 +36,7 @@ class Events(Memory):
             if limit is None:
                 self._fill_number(place, *next(left))
             else:
-                # One more where there is room for it, to tell that the text goes on.
-                size = limit + (limit == form.string_limit)
-                self._fill_text(record, place, field, next(left)[0] if limit else None, size)
+                self._fill_text(record, place, field, next(left)[0] if limit else None, limit)
         for number in range(emission.depth):
             word = self.make(f"add i64 {values[-1]}, {layout.WORD * (1 + number)}")
             place = self.make(f"add i64 {record}, {form.stack_offset + layout.WORD * number}")
@@ -55,15 +53,17 @@ class Events(Memory):
             value = self.make(f"{'sext' if kind.signed else 'zext'} {llvm_type(kind)} {value} to i64")
         self.lines.append(f"  store i64 {value}, ptr {self.pointer(place)}")
 
-    def _fill_text(self, record: str, place: str, field: Field, address: str | None, most: int) -> None:
-        """The number of bytes that could be read, and the bytes; a bit of the record if there were none."""
+    def _fill_text(self, record: str, place: str, field: Field, address: str | None, limit: int) -> None:
+        """The number of bytes that could be read, with the limit, and the bytes: one more than the limit, to
+        tell that the text goes on; a bit of the record if there were none."""
         behind = self.make(f"add i64 {place}, 8")
         if address is None:
             self.thread_name(behind)
             self.lines.append(f"  store i64 {COMM_SIZE}, ptr {self.pointer(place)}")
             return
-        size = self.read_memory(address, behind, most)
-        self.lines.append(f"  store i64 {size}, ptr {self.pointer(place)}")
+        size = self.read_memory(address, behind, limit + 1)
+        head = self.make(f"or i64 {size}, {limit << STRING_LIMIT_SHIFT}")
+        self.lines.append(f"  store i64 {head}, ptr {self.pointer(place)}")
         assert field.fault_bit is not None
         none = self.make(f"icmp eq i64 {size}, 0")
         bit = self.make(f"select i1 {none}, i64 {1 << field.fault_bit % 64}, i64 0")
@@ -85,8 +85,7 @@ class Events(Memory):
 
     def do_walk(self, operation: Operation, values: list[str]) -> str:
         """The probepoint, at a function's entry the return address, then what the frame pointers lead to."""
-        if not any("%walked" in line for line in self.allocations):
-            self.allocations.append(f"  %walked = alloca [{1 + LONGEST_WALK} x i64], align 8")
+        self.buffer("walked", 1 + LONGEST_WALK)
         entry = self.input("entry")
         first = self.make(f"icmp ne i64 {entry}, 0")
         caller = self.make(f"select i1 {first}, i64 {self.input('stack0')}, i64 0")

@@ -49,8 +49,7 @@ class Memory(Arithmetic):
 
     def do_space(self, operation: Operation, values: list[str]) -> str:
         space: Space = operation.about
-        name = f"%space{space.number}"
-        self.allocations.append(f"  {name} = alloca [{space.words} x i64], align 8")
+        name = self.buffer(f"space{space.number}", space.words)
         for number in range(space.words):
             place = self.make(f"getelementptr i64, ptr {name}, i64 {number}")
             self.lines.append(f"  store i64 0, ptr {place}")
@@ -114,9 +113,7 @@ class Memory(Arithmetic):
         size = len(wanted) if values else COMM_SIZE
         padded = wanted.ljust(-(-size // 8) * 8, b"\0")
         words = [int.from_bytes(padded[at : at + 8], "little") for at in range(0, len(padded), 8)]
-        self._fresh += 1
-        buffer = f"%text{self._fresh}"
-        self.allocations.append(f"  {buffer} = alloca [{len(words)} x i64], align 8")
+        buffer = self.buffer("text", len(words))
         for number, word in enumerate(words):
             place = self.make(f"getelementptr i64, ptr {buffer}, i64 {number}")
             self.lines.append(f"  store volatile i64 {word}, ptr {place}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import overload
 
 from sidestep.compiler import machine
+from sidestep.compiler.machine import HandlerFault
 
 LONGEST = 1024
 LONGEST_COMPARED = 63
@@ -45,9 +46,15 @@ class Text:
         return machine.current().whole_text(self.pointer, self.limit)
 
     def read(self) -> str | None:
-        """The text; None where nothing is mapped."""
-        raw = machine.current().text(self.pointer, self.limit)
-        return None if raw is None else raw.decode("utf-8", "replace")
+        """The text as an event has it: with `...` where it goes on behind the limit; None where memory ends
+        before."""
+        try:
+            raw = machine.current().whole_text(self.pointer, self.limit + 1)
+        except HandlerFault:
+            return None
+        return raw[: self.limit].decode("utf-8", "backslashreplace") + (
+            "..." if len(raw) > self.limit else ""
+        )
 
 
 def compared(constant: str | bytes, limit: int) -> bytes:

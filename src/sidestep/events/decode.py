@@ -208,8 +208,11 @@ def _comm(data: bytes) -> Text:
 
 
 def _string(data: bytes, limit: int) -> Value:
-    """The field is a u64, the number of bytes that could be read, and those bytes, at most `limit` + 1."""
-    length = min(int.from_bytes(data[:8], "little"), limit + 1)
+    """The field is a u64, the number of bytes that could be read with the limit of its own, if it has one,
+    and those bytes, at most `limit` + 1."""
+    length, own = int.from_bytes(data[:4], "little"), int.from_bytes(data[4:8], "little")
+    limit = min(own or limit, limit)
+    length = min(length, limit + 1)
     end = data.find(b"\0", 8, 8 + length)
     if end >= 0:
         return Text(data[8:end])

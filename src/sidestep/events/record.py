@@ -9,8 +9,8 @@ stack. All records of one event have the same size, a multiple of 8.
     +16  u32 tid, u32 pid | cpu << 22; tid and pid as the process sees them
     +24  u64 fault words: bit N set when the memory of the field with `fault_bit` N could not be read
          fields: a number is a u64, not yet cut to its type; an array is its elements as they were in memory;
-         a string is a u64 (bytes that could be read) and up to limit + 1 bytes; $comm is 16 bytes
-         stack: u64 return addresses, 0 behind the last
+         a string is a u64 (bytes that could be read | its own limit << 32, 0: the event's) and up to limit
+         + 1 bytes; $comm is 16 bytes stack: u64 return addresses, 0 behind the last
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from sidestep.spec import (
 )
 
 COMM_SIZE = 16
+STRING_LIMIT_SHIFT = 32
 LARGEST_STRING = PAGE_SIZE - 1
 LARGEST_ARRAY = PAGE_SIZE
 REGISTER_ARGUMENTS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
