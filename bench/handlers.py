@@ -1,5 +1,5 @@
-"""What a native handler costs: nanoseconds a hit above the bare call, beside the same work in C and beside
-kernel uprobes; milliseconds to compile one.
+"""What a native handler costs: nanoseconds a hit above the bare call, beside the same work in C, beside
+kernel uprobes, bpftrace and frida's CModule where they can be used; milliseconds to compile one.
 
 As in hit.py, bare and probed batches follow each other in one process, which has a CPU of its own.
 """
@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
+import bpf
+import gum
 import uprobes
 from figures import Effort, Row, main, of
 from hit import KERNEL_CASES, Cost, batches, kernel_hit
@@ -27,6 +30,7 @@ from sidestep.compiler.native import NativeFunction
 FUNCTION = "work"
 KEYS = 1000
 CALLS = 500_000
+TRAPS = 20_000  # calls, where a hit takes a microsecond or more
 IN_RING = 20_000  # calls whose events fit into the ring
 FURTHER = 8  # handlers that are compiled after the first
 
@@ -56,11 +60,20 @@ CASES = (
     Case("an event of three fields", "c_event", 20, calls=IN_RING),
     Case("a filter that rejects", "c_filter", 2, beside="filter"),
     Case("a counter, two threads at once, one on each CPU", "c_counter", 6, threads=2),
+    Case("a counter, 16 threads", "c_counter", 6, calls=CALLS // 4, threads=16),
+    Case(f"a hash with {KEYS:,} keys, 16 threads", "c_hash", 40, calls=CALLS // 4, threads=16),
 )
 
 
-def handler_for(case: Case) -> NativeFunction:
-    """A handler of its own, with maps of its own: a map belongs to one session."""
+class Work(NamedTuple):
+    """A handler with maps of its own: a map belongs to one session. `total`: the hits that the maps have
+    seen, None where they see none."""
+
+    handler: NativeFunction
+    total: Callable[[], int | None]
+
+
+def work_for(case: Case) -> Work:
     counter, histogram, table = Counter(), Histogram(), Hash(2 * KEYS)
 
     @native
@@ -86,18 +99,23 @@ def handler_for(case: Case) -> NativeFunction:
         if first > 1 << 60:
             emit(Hit(first=first, second=first * 2, third=7))
 
-    by_name = {
-        "c_counter": count, "c_histogram": sizes, "c_hash": hashed, "c_event": event, "c_filter": filtered,
-    }  # fmt: skip
-    return by_name[case.same]
+    return {
+        "c_counter": Work(count, lambda: counter.value),
+        "c_histogram": Work(sizes, lambda: histogram.count),
+        "c_hash": Work(hashed, lambda: sum(table.to_dict().values())),
+        "c_event": Work(event, lambda: None),
+        "c_filter": Work(filtered, lambda: None),
+    }[case.same]
 
 
 def hit(case: Case, victim: Victim, count: int, cost: Cost, in_c: Cost) -> None:
     """One repetition. Every hit must have been counted, without a fault; no event may be lost."""
-    bare = batches(victim, FUNCTION, CALLS, count, case.threads)
-    in_c.add(batches(victim, case.same, CALLS, count, case.threads), bare)
+    rounds = case.calls if case.threads > 2 else CALLS
+    bare = batches(victim, FUNCTION, rounds, count, case.threads)
+    in_c.add(batches(victim, case.same, rounds, count, case.threads), bare)
+    work = work_for(case)
     with sidestep.attach(victim.pid) as target:
-        probe = Kprobe(f"victim:{FUNCTION}", pre_handler=handler_for(case))
+        probe = Kprobe(f"victim:{FUNCTION}", pre_handler=work.handler)
         target.register_kprobe(probe)
         emits = case.same == "c_event"
         warm = 6 if emits else 1  # the ring's pages are there after a turn
@@ -109,7 +127,26 @@ def hit(case: Case, victim: Victim, count: int, cost: Cost, in_c: Cost) -> None:
             events += sum(1 for _ in target.events(timeout=0)) if emits else 0
         calls = case.calls * case.threads * (warm + count)
         assert (probe.hits, probe.faults) == (calls, 0), f"{case.what}: {probe.hits} hits of {calls}"
+        assert work.total() in (calls, None), f"{case.what}: the maps saw {work.total()} hits of {calls}"
         assert (events, target.lost) == (calls if emits else 0, 0), f"{case.what}: {events} events"
+    cost.add(probed, bare)
+
+
+Beside = Callable[[str, Victim, str, int], AbstractContextManager[None]]
+
+
+class Tool(NamedTuple):
+    """Another tool: how it does the same, and what that costs, by the victim's function."""
+
+    works: Beside
+    costs: dict[str, Cost]
+
+
+def other_tool(tool: Beside, case: Case, victim: Victim, count: int, cost: Cost) -> None:
+    """One repetition of the same work, done by another tool."""
+    bare = batches(victim, FUNCTION, CALLS, count)
+    with tool(case.same, victim, FUNCTION, TRAPS * count):
+        probed = batches(victim, FUNCTION, TRAPS, count)
     cost.add(probed, bare)
 
 
@@ -120,7 +157,7 @@ def compile_times() -> tuple[float, list[float], list[float]]:
         os.environ["XDG_CACHE_HOME"] = folder
         further, cached = [], []
         cases = [CASES[number % len(CASES)] for number in range(FURTHER + 1)]
-        handlers = [_different(handler_for(case), number) for number, case in enumerate(cases)]
+        handlers = [_different(work_for(case).handler, number) for number, case in enumerate(cases)]
         first = _compile_time(handlers[0])
         further += [_compile_time(handler) for handler in handlers[1:]]
         cached += [_compile_time(handler) for handler in handlers]
@@ -152,19 +189,32 @@ def measure(effort: Effort) -> Iterator[Row]:
     count = 5 if effort.quick else 15
     costs = {case.what: (Cost(), Cost()) for case in CASES}
     kernel = {case.beside: Cost() for case in CASES}
+    alone = [case for case in CASES if case.threads == 1]
     use_other_cpus()
     with uprobes.mounted() as has_uprobes:
+        tools: dict[str, Tool] = {}
+        if has_uprobes and bpf.is_there():
+            tools["bpftrace"] = Tool(bpf.traced, {same: Cost() for same in bpf.PROGRAMS})
+        if gum.is_there():
+            tools["frida's CModule"] = Tool(gum.intercepted, {same: Cost() for same in gum.PROGRAMS})
         for _ in effort.turns:
             with Victim(pinned=True) as victim:
                 for case in CASES:
                     hit(case, victim, count, *costs[case.what])
                 for name in kernel if has_uprobes else ():
                     kernel_hit(KERNEL_CASES[name], victim, count, kernel[name])
+                for tool in tools.values():
+                    for case in alone:
+                        if case.same in tool.costs:
+                            other_tool(tool.works, case, victim, count, tool.costs[case.same])
     for case in CASES:
         own, in_c = costs[case.what]
         note = f"{median(in_c.medians):.1f} ns in C"
         if has_uprobes and case.threads == 1:
             note += f", {median(kernel[case.beside].medians):,.0f} ns by a uprobe"
+        for name, tool in tools.items():
+            if case.threads == 1 and case.same in tool.costs:
+                note += f", {median(tool.costs[case.same].medians):,.0f} ns by {name}"
         yield own.row(f"native handler: {case.what}", case.goal, note)
 
 

@@ -58,21 +58,23 @@ class Maps:
     fields: dict[str, str]
     flow: dict[str, str]  # of the structure that is a key
     name_limit: int
+    names_go: bool  # they can be deleted, and else structures can
 
     def __iter__(self) -> Iterator[str]:
         yield "counter = sidestep.Counter()"
         yield f"array = sidestep.Array(8, {self.array})"
-        yield f"table = sidestep.Hash(8, {self.hash_key}, {self.hash_value})"
+        yield f"table = sidestep.Hash(8, {self.hash_key}, {self.hash_value}, deletable=True)"
         yield f"threads = sidestep.PerThread(8, {self.per_thread})"
         yield "stats = sidestep.Stats()"
         yield "powers = sidestep.Histogram()"
         yield "steps = sidestep.Histogram(linear=(10, 200, 7))"
-        yield f"names = sidestep.Hash(8, string({self.name_limit}), {self.hash_value})"
+        kinds = f"string({self.name_limit}), {self.hash_value}"
+        yield f"names = sidestep.Hash(8, {kinds}, deletable={self.names_go})"
         yield f"stacks = sidestep.Stacks(8, depth={self.name_limit % 5 + 1})"
         for name, base, fields in (("Flow", "Struct", self.flow), ("Happened", "Event", self.fields)):
             yield f"class {name}(sidestep.{base}):"
             yield from (f"    {field}: {kind}" for field, kind in fields.items())
-        yield f"flows = sidestep.Hash(8, Flow, {self.hash_value})"
+        yield f"flows = sidestep.Hash(8, Flow, {self.hash_value}, deletable={not self.names_go})"
 
 
 MAP_NAMES = ("array", "table", "threads", "stats", "powers", "steps", "names", "flows", "stacks")
@@ -103,7 +105,7 @@ class Generator:
         if self.chance(0.4):
             fields["trace"] = f"stack({choose((1, 4, 7))})"
         kinds = [choose(TYPES) for _ in range(4)]
-        self.maps = Maps(*kinds, fields, flow, choose((15, 16, 24)))
+        self.maps = Maps(*kinds, fields, flow, choose((15, 16, 24)), self.chance(0.5))
         lines = [*self.maps, "LIMIT = 37", ""]
         for _ in range(self.source.randint(0, 3)):
             lines += self.helper()
@@ -263,10 +265,9 @@ class Generator:
         if self.chance(0.2):
             return [f"table[{self.maps.hash_key}(stacks.id())] += {value}"]
         name, key = self.key()
-        change = self.source.choice(
-            (f"{name}[{key}] += {value}", f"{name}[{key}] = {value}", f"del {name}[{key}]")
-        )
-        return [change]
+        can_go = self.maps.names_go is (name == "names")
+        changes = (f"{name}[{key}] += {value}", f"{name}[{key}] = {value}", f"del {name}[{key}]")
+        return [self.source.choice(changes if can_go else changes[:2])]
 
     def key(self) -> tuple[str, str]:
         """A map whose keys are no numbers, and a key."""

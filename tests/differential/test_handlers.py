@@ -9,7 +9,7 @@ import pytest
 from detours.player import compile_player
 from differential.handler_runs import run_batch
 
-BATCH = 20
+BATCH = 30
 BATCHES = 4
 RUNS = 25  # of each program
 

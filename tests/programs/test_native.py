@@ -552,10 +552,11 @@ def test_words_behind_the_end_of_a_stack_are_a_fault(
     assert probes[0].hits == counts(bare(WORKER))["work"]
 
 
+@pytest.mark.parametrize("deletable", [False, True])
 def test_what_a_map_holds_goes_along_and_python_changes_it_in_one_step(
-    sidestep: ModuleType, build: Builder, run: Run
+    sidestep: ModuleType, build: Builder, run: Run, deletable: bool
 ) -> None:
-    limits, table = api.Array(4), api.Hash(16)
+    limits, table = api.Array(4), api.Hash(16, deletable=deletable)
     limits[1], table[7] = 100, 5
 
     @native
@@ -570,7 +571,11 @@ def test_what_a_map_holds_goes_along_and_python_changes_it_in_one_step(
         table.set(8, 1)
         table.add(8, 2)
         table.set(9, 1)
-        del table[9]
+        if deletable:
+            del table[9]
+        else:
+            with pytest.raises(TypeError, match="deletable=True"):
+                del table[9]
 
     probes: list[Any] = []
     run_under(
@@ -579,7 +584,9 @@ def test_what_a_map_holds_goes_along_and_python_changes_it_in_one_step(
         lambda target: probes.append(target.kprobe(place(name, "work"))(handler)),
         set_inside,
     )
-    assert table.to_dict() == {7: 5 + 100 * probes[0].hits, 8: 3}
+    assert table.to_dict() == {7: 5 + 100 * probes[0].hits, 8: 3, **({} if deletable else {9: 1})}
+    table.reset()
+    assert not any(table.to_dict().values())
 
 
 def test_stacks_are_kept_once(sidestep: ModuleType, build: Builder, run: Run, bare: Bare) -> None:
@@ -658,7 +665,7 @@ def test_keys_that_come_and_go_under_many_threads(
 ) -> None:
     """Eight threads enter and take out keys of their own in the buckets of keys that stay; Python takes
     part."""
-    numbers, pairs = api.Hash(64), api.Hash(64, Pair)
+    numbers, pairs = api.Hash(64, deletable=True), api.Hash(64, Pair, deletable=True)
     table: Any = pairs if wide else numbers
 
     @native

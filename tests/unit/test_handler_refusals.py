@@ -24,7 +24,7 @@ AROUND = """
 import os
 from sidestep import *
 from sidestep import random, string, u8, u16, u32, u64, i8, i16, i32, i64
-counter, table, array, stats, histogram = Counter(), Hash(8), Array(4), Stats(), Histogram()
+counter, table, array, stats, histogram = Counter(), Hash(8, deletable=True), Array(4), Stats(), Histogram()
 numbers, ratio, NAME, SIZE = [1, 2], 1.5, "text", 300
 class Happened(Event):
     size: u64
@@ -34,7 +34,8 @@ class Flow(Struct):
     address: u32
 class Traced(Event):
     where: stack(4)
-names, flows = Hash(8, string(8)), Hash(8, Flow)
+names, flows = Hash(8, string(8), deletable=True), Hash(8, Flow, deletable=True)
+fixed = Hash(8)
 class Plain: pass
 plain = Plain()
 def unmarked(x): return x

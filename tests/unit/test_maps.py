@@ -77,7 +77,7 @@ def test_array() -> None:
 
 
 def test_hash() -> None:
-    table = Hash(16, i8, i64)
+    table = Hash(16, i8, i64, deletable=True)
     for key in (-3, 0, 5, 0):
         table[key] += -2
     table[5] = 9
@@ -96,7 +96,7 @@ def test_hash() -> None:
 
 
 def test_a_full_hash_counts_what_it_drops() -> None:
-    table = Hash(8)
+    table = Hash(8, deletable=True)
     for key in range(20):
         table[key] += 1
     assert len(table) == 8
@@ -116,7 +116,7 @@ def test_per_thread(machine: Machine) -> None:
     assert numbers.get() == 2
     assert numbers.to_dict() == {7: 5, 8: 2}
     numbers.reset()
-    assert numbers.to_dict() == {}
+    assert set(numbers.to_dict().values()) == {0}
 
 
 def test_stats() -> None:
@@ -285,7 +285,7 @@ TEXT_AT = 0x5000
 
 
 def test_keys_of_text(machine: Machine) -> None:
-    names = Hash(8, string(8))
+    names = Hash(8, string(8), deletable=True)
     machine.put(TEXT_AT, b"alpha\0beta\0\xff\xfe\0eightlongmore")
 
     @native
@@ -335,7 +335,7 @@ def test_the_name_of_the_thread_as_a_key(machine: Machine) -> None:
 
 
 def test_keys_that_are_structures() -> None:
-    flows = Hash(8, Flow, i64)
+    flows = Hash(8, Flow, i64, deletable=True)
 
     @native
     def count(p, regs):  # type: ignore[no-untyped-def]
@@ -359,7 +359,7 @@ WRONG_KEYS: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("kind", "key"), WRONG_KEYS, ids=str)
 def test_keys_of_other_types(kind: Any, key: Any) -> None:
-    table = Hash(8, kind)
+    table = Hash(8, kind, deletable=True)
     with pytest.raises(TypeError, match="the key is"):
         table[key] += 1
     with pytest.raises(TypeError, match="the key is"):

@@ -52,7 +52,7 @@ class Checked(Machine):
 
     table: Hash | None = None
     turns: Turns | None = None
-    added: dict[int, int] = field(default_factory=dict)  # by incarnation
+    additions: int = 0
     local: threading.local = field(default_factory=threading.local)
 
     def _stop(self) -> None:
@@ -67,13 +67,16 @@ class Checked(Machine):
         self._stop()
         super().store(address, value)
 
+    def add_to(self, address: int, amount: int) -> None:
+        self._stop()
+        super().add_to(address, amount)
+
     def exchange_pair(self, address: int, low: int, high: int, new_low: int, new_high: int) -> bool:
         self._stop()
         done = super().exchange_pair(address, low, high, new_low, new_high)
         assert self.table is not None
         if done and address != self.table.address:
             assert self.words[address + KEY] == self.local.key, "a slot of another key was changed"
-            self.added[low] = self.added.get(low, 0) + new_high - high
         members = self.members()
         assert len(members) == len(set(members)), "a key is there twice"
         return done
@@ -85,11 +88,11 @@ class Checked(Machine):
         return [self.words[first + index * self.table.slot_size] for index in range(32) if masks >> index & 1]
 
 
-def run(seed: int, threads: int, choices: str, capacity: int) -> Checked:
+def run(seed: int, threads: int, choices: str, capacity: int, *, deletable: bool = True) -> Checked:
     """Threads that add to keys, take them out, and look for them."""
     with on(Checked()) as machine:
         assert isinstance(machine, Checked)
-        table = machine.table = Hash(capacity)
+        table = machine.table = Hash(capacity, deletable=deletable)
         machine.turns = Turns(seed, threads)
         failures: list[BaseException] = []
 
@@ -99,9 +102,10 @@ def run(seed: int, threads: int, choices: str, capacity: int) -> Checked:
             try:
                 with on(machine):
                     for _ in range(OPERATIONS):
-                        key = u64(1 + source.randrange(KEYS))
+                        key, choice = u64(1 + source.randrange(KEYS)), source.choice(choices)
                         machine.local.key = key
-                        _operation(table, source.choice(choices))(key)
+                        machine.additions += choice == "a"
+                        _operation(table, choice)(key)
             except BaseException as failure:  # for the thread that judges
                 failures.append(failure)
             finally:
@@ -133,12 +137,13 @@ SCHEDULES = 60
 
 
 @pytest.mark.parametrize(("threads", "capacity"), SHAPES)
-def test_no_addition_is_lost(threads: int, capacity: int) -> None:
+@pytest.mark.parametrize("deletable", [False, True])
+def test_no_addition_is_lost(threads: int, capacity: int, deletable: bool) -> None:
     for seed in range(SCHEDULES):
-        machine = run(seed, threads, "a", max(capacity, KEYS))
+        machine = run(seed, threads, "ag", max(capacity, KEYS), deletable=deletable)
         assert machine.table is not None
         with on(machine):
-            assert sum(machine.table.to_dict().values()) == threads * OPERATIONS
+            assert sum(machine.table.to_dict().values()) == machine.additions
             assert not machine.table.drops
 
 
@@ -161,7 +166,7 @@ def test_whoever_stops_in_the_middle_holds_nobody_up() -> None:
     for steps in range(60):
         with on(Checked()) as machine:
             assert isinstance(machine, Checked)
-            table = machine.table = Hash(8)
+            table = machine.table = Hash(8, deletable=True)
             machine.local.key = u64(2)
             left = steps
 

@@ -187,6 +187,9 @@ class Items(Inlining):
         thing = owner.thing if isinstance(owner, Captured) else None
         if not isinstance(target, ast.Subscript) or not hasattr(thing, "native_delete"):
             raise self.error(target, f"`{ast.unparse(target)}` cannot be deleted", "a key of a Hash can")
+        if not getattr(thing, "deletable", False):
+            made = "make it with Hash(..., deletable=True)"
+            raise self.error(target, f"no key of `{ast.unparse(target.value)}` can be deleted", made)
         with self._spaces_given_back():
             self._inline_values(target, thing, "native_delete", [self.key(target.slice, thing)])
 

@@ -57,10 +57,13 @@ class Machine:
         return int.from_bytes(raw, "little", signed=kind.signed)
 
     def write(self, address: int, kind: type[Integer], value: int) -> None:
-        size = kind.bits // 8
-        if any(address + offset not in self.memory for offset in range(size)):
-            raise HandlerFault(f"no memory at {address:#x}")
-        self.put(address, int(value).to_bytes(size, "little", signed=kind.signed))
+        """Write from the first byte on, as the kernel does: what is before the end of memory is written."""
+        for place, byte in enumerate(
+            int(value).to_bytes(kind.bits // 8, "little", signed=kind.signed), address
+        ):
+            if place not in self.memory:
+                raise HandlerFault(f"no memory at {place:#x}")
+            self.memory[place] = byte
 
     def text(self, pointer: int | None, limit: int) -> bytes | None:
         """The bytes up to a NUL or to where memory ends, at most `limit`; None if the first is not there. The

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from operator import add
 from typing import TypeVar
 
-from sidestep.arch.x86_64.exchange import exchange
+from sidestep.arch.x86_64.exchange import add as add_in_one_step
 from sidestep.events.layout import (
     BLOCK_COUNT,
     BLOCK_ENTRY_SIZE,
@@ -143,10 +143,7 @@ class Counters:
 
     def add_shared(self, index: int, amount: int) -> None:
         """Counts for no thread: exact, since whoever has no block does it by one instruction, too."""
-        while True:
-            before = self._cells[index]
-            if exchange(self._cells[index : index + 1], before, before + amount):
-                return
+        add_in_one_step(self._cells[index : index + 1], amount)
 
     def clear(self, index: int) -> None:
         """Sets a probe's counters to zero, for a new probe: only when no thread can be counting it."""

@@ -44,6 +44,9 @@ class Storage(Protocol):
     def exchange_pair(self, address: int, old: tuple[int, int], new: tuple[int, int]) -> bool:
         """Set two words in one step, if they are what they were: whether that was so."""
 
+    def add_to_word(self, address: int, amount: int) -> None:
+        """Add to one word in one step."""
+
     def add_to_cell(self, cell: int, amount: int) -> None:
         """Add to a cell, for no thread of the target."""
 
@@ -69,6 +72,9 @@ class Simulated:
     def exchange_pair(self, address: int, old: tuple[int, int], new: tuple[int, int]) -> bool:
         return machine.current().exchange_pair(address, *old, *new)
 
+    def add_to_word(self, address: int, amount: int) -> None:
+        machine.current().add_to(address, amount)
+
     def add_to_cell(self, cell: int, amount: int) -> None:
         machine.current().cell_add(cell, amount)
 
@@ -91,6 +97,9 @@ class Stored(Machine):
 
     def exchange_pair(self, address: int, low: int, high: int, new_low: int, new_high: int) -> bool:
         return self._storage.exchange_pair(address, (low, high), (new_low, new_high))
+
+    def add_to(self, address: int, amount: int) -> None:
+        self._storage.add_to_word(address, amount)
 
     def cell_add(self, cell: int, amount: int) -> None:
         self._storage.add_to_cell(cell, amount)
@@ -126,6 +135,10 @@ class Snapshot:
         if unchanged:
             self._words[at : at + 2] = new
         return unchanged
+
+    def add_to_word(self, address: int, amount: int) -> None:
+        at = (address - self._base) // WORD
+        self._words[at] = self._words[at] + amount & machine.ALL_BITS
 
     def add_to_cell(self, cell: int, amount: int) -> None:
         self._sums[cell - self._first] += amount

@@ -18,16 +18,24 @@ LOW_BITS, HIGH_BITS = 0x0101010101010101, 0x8080808080808080  # of each byte
 
 class Hash(Table):
     """Numbers by key: `hash[key] += n` (in one step), `hash[key] = n`, `hash[key]`, `key in hash`, `del
-    hash[key]`. As in collections.Counter a key that is not there reads as 0, and can be deleted.
+    hash[key]`. As in collections.Counter a key that is not there reads as 0, and can be deleted. Keys can
+    only be deleted where the Hash is made `deletable`: each change takes some nanoseconds more then.
 
     The key is an integer type, `string(limit)` for text, or a Struct. There is room for `capacity` keys; a
     new key that finds none is counted in `drops`, and nothing is stored for it.
     """
 
-    def __init__(self, capacity: int = 4096, key: KeyType = u64, value: type[Integer] = u64) -> None:
+    def __init__(
+        self,
+        capacity: int = 4096,
+        key: KeyType = u64,
+        value: type[Integer] = u64,
+        *,
+        deletable: bool = False,
+    ) -> None:
         check_key(key)
         check_value(value)
-        super().__init__(capacity, word_count(key), wide=is_wide(key))
+        super().__init__(capacity, word_count(key), wide=is_wide(key), deletable=deletable)
         self.key, self.value = key, value
 
     def settle(self, text: u64, count: u64, limit: u64) -> None:
@@ -74,6 +82,8 @@ class Hash(Table):
             self.native_add(self._at(memory, key), u64(amount))
 
     def __delitem__(self, key: Any) -> None:
+        if not self.deletable:
+            raise TypeError("no key of this Hash can be deleted: make it with Hash(..., deletable=True)")
         with self.here() as memory:
             self.native_delete(self._at(memory, key))
 

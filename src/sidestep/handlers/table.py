@@ -13,9 +13,11 @@ that succeeds proves that nothing was entered or taken out since the version was
   it, and the slot's number: never used before in this bucket), value and key; look for the key again; make
   the slot a member. Both times the exchange fails if somebody entered the key meanwhile: no key is there
   twice.
-* To take one out: find its slot, and clear its bits.
-* To change a value: exchange incarnation and value together, so that a slot that has been given to another
-  key in the meantime is not touched. A change that comes behind the taking out counts as before it.
+* To take one out, where that is said to be possible: find its slot, and clear its bits. Elsewhere a slot
+  stays with its key, and a value is changed by one instruction.
+* To change a value of a key that may be taken out: exchange incarnation and value together, so that a slot
+  that has been given to another key in the meantime is not touched. A change that comes behind the taking
+  out counts as before it.
 
 Whoever is interrupted, or killed, in the middle holds nobody up; a slot that was taken and not made a
 member is lost until the table's memory is given back.
@@ -27,7 +29,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sidestep.compiler.integers import u64
-from sidestep.compiler.intrinsics import bit_count, bit_length, cell_add, exchange_pair, load, store
+from sidestep.compiler.intrinsics import add, bit_count, bit_length, cell_add, exchange_pair, load, store
 from sidestep.events.layout import WORD
 from sidestep.handlers.base import Map
 
@@ -54,13 +56,21 @@ class Table(Map):
     `key_words` words, of which the first `compared` make it what it is."""
 
     native_parts = (
-        "mixed", "bucket", "place", "start", "same", "find", "fill", "enter", "give_back", "change",
+        "mixed", "bucket", "place", "start", "same", "find", "fill", "enter", "give_back", "put", "change",
         "native_get", "native_set", "native_add",
     )  # fmt: skip
 
-    def __init__(self, capacity: int, key_words: int, *, wide: bool, compared: int | None = None) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        key_words: int,
+        *,
+        wide: bool,
+        compared: int | None = None,
+        deletable: bool = False,
+    ) -> None:
         """Raises ValueError for a capacity that memory is not given for."""
-        self.wide, self.key_words = wide, key_words
+        self.wide, self.key_words, self.deletable = wide, key_words, deletable
         self.compared = key_words if compared is None else compared
         slot_words = HEAD_WORDS + key_words + key_words % 2
         self.buckets = 1 if capacity <= SLOTS else -(-capacity // USUAL_LOAD)
@@ -120,6 +130,8 @@ class Table(Map):
             place = self.place(bucket, index)
             if self.same(place, key):
                 incarnation = load(place)
+                if not self.deletable:
+                    return incarnation
                 if (load(bucket) >> index) & 1 != 0 and self.same(place, key):
                     return incarnation
         return u64(0)
@@ -182,15 +194,30 @@ class Table(Map):
             if load(place) == incarnation:
                 return value
 
+    def put(self, place: u64, amount: u64, adds: bool) -> None:
+        """Change the value of a slot that stays with its key."""
+        if adds:
+            add(place + VALUE, amount)
+        else:
+            store(place + VALUE, amount)
+
     def change(self, key: u64, amount: u64, adds: bool) -> None:
         """Add to the value of a key, or set it."""
         mixed = self.mixed(key)
         bucket = self.bucket(mixed)
+        if not self.deletable:
+            first = self.place(bucket, self.start(mixed))
+            if (load(bucket) >> self.start(mixed)) & 1 != 0 and self.same(first, key):  # mostly
+                self.put(first, amount, adds)
+                return
         while True:
             incarnation = self.enter(bucket, self.start(mixed), key)
             if incarnation == 0:
                 return
             place = self.place(bucket, incarnation)
+            if not self.deletable:
+                self.put(place, amount, adds)
+                return
             value = load(place + VALUE)
             changed = value + amount if adds else amount
             if exchange_pair(place, incarnation, value, incarnation, changed):
@@ -249,12 +276,22 @@ class Table(Map):
                 yield Entry(tuple(key), words[at + 1])
 
     def reset(self) -> None:
-        """Take out everything that is there now."""
+        """Start again: everything that is there now is taken out, or where that is not possible set to 0."""
         super().reset()
+        for bucket in range(self.buckets):
+            self._empty(bucket) if self.deletable else self._clear(bucket)
+
+    def _empty(self, bucket: int) -> None:
+        control = self.address + self.bucket_size * bucket
         with self.here() as memory:
-            for bucket in range(self.buckets):
-                control = self.address + self.bucket_size * bucket
-                while members := (masks := memory.load(control)) & MEMBERS:
-                    version = memory.load(control + 8)
-                    rest = masks & ~(members | members << SLOTS)
-                    memory.exchange_pair(control, masks, version, rest, version + 1)
+            while members := (masks := memory.load(control)) & MEMBERS:
+                version = memory.load(control + 8)
+                rest = masks & ~(members | members << SLOTS)
+                memory.exchange_pair(control, masks, version, rest, version + 1)
+
+    def _clear(self, bucket: int) -> None:
+        first = bucket * (self.bucket_size // WORD)
+        members = self.words(first, 1)[0] & MEMBERS
+        for index in range(SLOTS):
+            if members >> index & 1:
+                self.set_word(first + (CONTROL_SIZE + index * self.slot_size + VALUE) // WORD, 0)

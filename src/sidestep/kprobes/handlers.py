@@ -7,7 +7,7 @@ from typing import Protocol
 
 from sidestep import errors
 from sidestep.address import Range
-from sidestep.arch.x86_64.exchange import exchange_pair
+from sidestep.arch.x86_64.exchange import add, exchange_pair
 from sidestep.arch.x86_64.handlers import NativeCall, inlined
 from sidestep.arch.x86_64.runtime import STACK_OF_HANDLER, STACK_OF_ROUTINE
 from sidestep.arch.x86_64.stack_use import UnknownStack, stack_use
@@ -53,6 +53,10 @@ class Storage:
     def exchange_pair(self, address: int, old: tuple[int, int], new: tuple[int, int]) -> bool:
         with self._engine.words(address, 2) as words:
             return exchange_pair(words, old, new)
+
+    def add_to_word(self, address: int, amount: int) -> None:
+        with self._engine.words(address, 1) as words:
+            add(words, amount)
 
     def add_to_cell(self, cell: int, amount: int) -> None:
         self._counters.add_shared(cell, amount)

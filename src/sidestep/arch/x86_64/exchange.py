@@ -1,7 +1,7 @@
-"""Compare-and-exchange in memory that the controller shares with a target: the processor's own, in a few
+"""Changes in one step of memory that the controller shares with a target: the processor's own, in a few
 instructions that the controller has mapped for itself.
 
-Python has no such operation, and anything else could lose what the target writes at the same moment.
+Python has no such operations, and anything else could lose what the target writes at the same moment.
 """
 
 from __future__ import annotations
@@ -25,18 +25,16 @@ EXCHANGE_PAIR: Final = bytes.fromhex(
 )
 """bool exchange_pair(u64 pair[2], old low, old high, new low, new high), by the System V ABI (3.2.3)."""
 
-EXCHANGE: Final = bytes.fromhex(
-    "4889f0"  # mov %rsi, %rax
-    "f0480fb117"  # lock cmpxchg %rdx, (%rdi)
-    "0f94c0"  # sete %al
+ADD: Final = bytes.fromhex(
+    "f0480137"  # lock add %rsi, (%rdi)
     "c3"  # ret
 )
-"""bool exchange(u64 *word, old, new)."""
+"""void add(u64 *word, amount)."""
 
 
 class _Functions(NamedTuple):
     pair: Callable[..., bool]
-    one: Callable[..., bool]
+    add: Callable[..., None]
 
 
 @cache
@@ -47,7 +45,7 @@ def _functions() -> _Functions:
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     descriptor = os.memfd_create("sidestep-exchange", os.MFD_CLOEXEC)
     try:
-        os.write(descriptor, EXCHANGE_PAIR + EXCHANGE)
+        os.write(descriptor, EXCHANGE_PAIR + ADD)
         protection = mmap.PROT_READ | mmap.PROT_EXEC
         address = libc.mmap(None, mmap.PAGESIZE, protection, mmap.MAP_PRIVATE, descriptor, 0)
     finally:
@@ -56,8 +54,8 @@ def _functions() -> _Functions:
         raise OSError(ctypes.get_errno(), "no memory for code of the controller's own")
     word = ctypes.c_uint64
     pair = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, *[word] * 4)(address)
-    one = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, *[word] * 2)(address + len(EXCHANGE_PAIR))
-    return _Functions(pair, one)
+    add = ctypes.CFUNCTYPE(None, ctypes.c_void_p, word)(address + len(EXCHANGE_PAIR))
+    return _Functions(pair, add)
 
 
 def exchange_pair(words: memoryview, old: tuple[int, int], new: tuple[int, int]) -> bool:
@@ -69,10 +67,10 @@ def exchange_pair(words: memoryview, old: tuple[int, int], new: tuple[int, int])
         del pair
 
 
-def exchange(words: memoryview, old: int, new: int) -> bool:
-    """Set a word if it is `old`: whether that was so."""
+def add(words: memoryview, amount: int) -> None:
+    """Add to a word in one step, modulo 2**64."""
     word = ctypes.c_uint64.from_buffer(words)
     try:
-        return _functions().one(ctypes.addressof(word), old, new)
+        _functions().add(ctypes.addressof(word), amount)
     finally:
         del word

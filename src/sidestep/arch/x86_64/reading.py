@@ -109,7 +109,8 @@ def read_word(assembler: Assembler) -> int:
 
 
 def write_word(assembler: Assembler) -> int:
-    """rax = address, rcx = value, rdx = bytes (1 .. 8): rax = bytes that could be written, all or none.
+    """rax = address, rcx = value, rdx = bytes (1 .. 8): rax = bytes that could be written, from
+    the first on: a value that crosses into a page that cannot be written is written in part.
 
     A system call of the process on itself: what cannot be written is an answer, not a signal. Clobbers rcx
     and r11, keeps all others.
