@@ -260,6 +260,36 @@ def test_a_function_that_handlers_call_means_the_same_in_python() -> None:
         larger(i8(7))
 
 
+LIMIT = 5
+
+
+@native
+def beyond_the_limit(value: u64) -> u64:
+    return value + LIMIT
+
+
+def test_numbers_from_outside_are_taken_when_a_function_is_defined(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = 7
+
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        regs.ax = beyond_the_limit(regs.di) + inner + LIMIT
+
+    monkeypatch.setitem(globals(), "LIMIT", 1000)
+    inner = 9
+
+    @native
+    def later(p, regs):  # type: ignore[no-untyped-def]
+        regs.ax = beyond_the_limit(regs.di) + inner
+
+    for function, expected in ((handler, 18), (later, 15)):
+        registers = Registers(di=1)
+        function(None, registers)
+        frame = interpreter.Frame({"di": 1})
+        interpreter.run(function.representation, frame)
+        assert registers.ax == frame.registers["ax"] == expected
+
+
 def test_annotations_of_what_is_no_number_are_for_type_checkers() -> None:
     counter = Counter()
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
 from sidestep.compiler.integers import u64
-from sidestep.compiler.machine import Machine, on
+from sidestep.compiler.machine import HandlerFault, Machine, on
+from sidestep.handlers.base import Simulated, Snapshot
 from sidestep.handlers.hash import Hash
 from sidestep.handlers.table import CONTROL_SIZE, KEY, MEMBERS
 
@@ -133,7 +134,7 @@ def _operation(table: Hash, name: str) -> Callable[[u64], object]:
 
 
 SHAPES = [(2, 8), (3, 8), (3, 2)]
-SCHEDULES = 60
+SCHEDULES = 30
 
 
 @pytest.mark.parametrize(("threads", "capacity"), SHAPES)
@@ -159,6 +160,25 @@ def test_keys_come_and_go(threads: int, capacity: int) -> None:
             taken = machine.load(machine.table.address) >> 32
             assert taken == machine.load(machine.table.address) & MEMBERS, "a slot was not given back"
             assert len(found) <= capacity
+
+
+class Restless(Snapshot):
+    """A target that changes a table before every exchange."""
+
+    def words(self, address: int, count: int) -> Sequence[int]:
+        return [5] * count
+
+    def exchange_pair(self, address: int, old: tuple[int, int], new: tuple[int, int]) -> bool:
+        return False
+
+
+def test_a_target_that_never_rests_holds_nobody_up() -> None:
+    with on(Machine()):
+        table = Hash(8, deletable=True)
+        table._storage = Restless(Simulated(), table)
+    for change in (lambda: table.add(1), lambda: table.__delitem__(5), table.reset):
+        with pytest.raises(HandlerFault, match="keeps changing"):
+            change()
 
 
 def test_whoever_stops_in_the_middle_holds_nobody_up() -> None:

@@ -7,6 +7,7 @@ import builtins
 from typing import Any
 
 from sidestep.compiler.backtrace import StackType, stack
+from sidestep.compiler.diagnostics import Source
 from sidestep.compiler.event import Emission, Event, emit
 from sidestep.compiler.integers import INTEGERS, Integer, u64, wrap
 from sidestep.compiler.intrinsics import Intrinsic
@@ -50,7 +51,7 @@ class Calls(Items):
             self._emit(node)
             return None
         if isinstance(thing, Method):
-            return self._inline(node, getattr(type(thing.owner), thing.name), thing.owner)
+            return self._inline(node, Source.of(getattr(type(thing.owner), thing.name)), thing.owner)
         if thing is pointer:
             return self._pointer(node)
         if thing is string:
@@ -81,7 +82,7 @@ class Calls(Items):
         if thing is builtins.abs:
             return self._absolute(node)
         if hasattr(thing, "native_source"):
-            return self._inline(node, thing.function, None)
+            return self._inline(node, thing.native_source, None)
         hint = "decorate it with @sidestep.native" if hasattr(thing, "__code__") else ""
         raise self.error(node, f"`{name}` cannot be called in the target", hint)
 

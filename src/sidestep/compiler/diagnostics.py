@@ -6,7 +6,8 @@ import ast
 import inspect
 import linecache
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -27,6 +28,16 @@ class HandlerError(SidestepError):
         super().__init__(f"{text}\n  {hint}" if hint else text)
 
 
+def _numbers(function: Callable[..., Any]) -> dict[str, int]:
+    """The numbers that a function's free and global names stand for."""
+    code = function.__code__
+    found: dict[str, Any] = {name: function.__globals__.get(name) for name in code.co_names}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # it has no value yet
+            found[name] = cell.cell_contents
+    return {name: value for name, value in found.items() if isinstance(value, int)}
+
+
 Place: TypeAlias = tuple[int, int, int | None, int | None]
 """Where a node of a syntax tree begins and ends: lines and columns."""
 
@@ -43,6 +54,7 @@ class Source:
     tree: ast.FunctionDef
     file: str
     indent: int  # columns that were cut off its lines
+    numbers: Mapping[str, int]  # from outside, as they are when the source is read
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Source:
@@ -75,7 +87,7 @@ class Source:
             raise HandlerError(
                 f"{what} cannot be a handler", "write it with def", file, tree.lineno, indent + 1, line
             )
-        return cls(function, tree, file, indent)
+        return cls(function, tree, file, indent, _numbers(function))
 
     def parameters(self) -> list[ast.arg]:
         """The plain parameters; raises HandlerError for other kinds."""

@@ -4,7 +4,6 @@ inlined."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from sidestep.compiler import ir
@@ -43,9 +42,8 @@ class Compilation(NamedTuple):
     joins: Joins
 
 
-def compile_handler(function: Callable[..., Any], fuel: int = FUEL) -> Compilation:
-    """A handler `function(p, regs)`. Raises HandlerError."""
-    source = Source.of(function)
+def compile_handler(source: Source, fuel: int = FUEL) -> Compilation:
+    """A handler, a function of `(p, regs)`. Raises HandlerError."""
     parameters = source.parameters()
     if len(parameters) != 2:
         raise source.error(source.tree, "a handler takes (p, regs)", "def handler(p, regs):")
@@ -100,7 +98,7 @@ class _Frontend(Loops):
         self, source: Source, special: dict[str, Operand], parameters: dict[str, Type], called: bool
     ) -> Function:
         self.source = source
-        self.scope = Scope(source.function, "", dict(special), source.locals())
+        self.scope = Scope.of(source, "", dict(special))
         self.builder.function.locals.update(parameters)
         start = self.builder.new_block()
         start.reached = True

@@ -35,8 +35,7 @@ class Inlining(Conditions):
         self._active: list[Any] = []
         self._inlined = 0
 
-    def _inline(self, node: ast.Call, function: Any, owner: Any) -> Operand | None:
-        source = Source.of(function)
+    def _inline(self, node: ast.Call, source: Source, owner: Any) -> Operand | None:
         parameters = source.parameters()
         if owner is not None:
             parameters = parameters[1:]
@@ -101,7 +100,7 @@ class Inlining(Conditions):
         if len(self._active) >= DEEPEST:
             raise self.error(node, "calls are nested too deeply")
         self._inlined += 1
-        scope = Scope(source.function, f"{source.function.__name__}.{self._inlined}.", {}, source.locals())
+        scope = Scope.of(source, f"{source.function.__name__}.{self._inlined}.", {})
         for name, argument in zip(names, arguments, strict=True):
             if isinstance(argument, Pointer | TextAt | Captured | Special):
                 scope.special[name] = argument
@@ -132,7 +131,7 @@ class Inlining(Conditions):
 
     def _annotation_in(self, source: Source, node: ast.expr) -> Type:
         outer = self.scope, self.source
-        self.scope, self.source = Scope(source.function, "", {}, set()), source
+        self.scope, self.source = Scope(source.function, "", {}, set(), source.numbers), source
         try:
             return self.annotation(node)
         finally:

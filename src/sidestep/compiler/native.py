@@ -89,7 +89,7 @@ class NativeFunction:
 
     @cached_property
     def compilation(self) -> Compilation:
-        return compile_handler(self.function, self.fuel)
+        return compile_handler(self.native_source, self.fuel)
 
 
 def _type_of(annotation: Any) -> Any:

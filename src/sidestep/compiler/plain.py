@@ -30,6 +30,7 @@ def plain_python(source: Source, compilation: Compilation, fuel: int) -> Callabl
     names |= {"__burn": _burn}
     free = function.__code__.co_freevars
     cells = {name: cell.cell_contents for name, cell in zip(free, function.__closure__ or (), strict=True)}
+    cells.update(source.numbers)  # as the compiler took them
     arguments = ast.arguments(
         posonlyargs=[],
         args=[ast.arg(name) for name in (*names, *cells)],

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import builtins
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from sidestep.compiler.diagnostics import Source
 from sidestep.compiler.integers import Integer
 from sidestep.compiler.ir import Type, Value
 
@@ -92,9 +93,16 @@ class Scope:
     prefix: str
     special: dict[str, Operand]
     locals: set[str]
+    numbers: Mapping[str, int]
+
+    @classmethod
+    def of(cls, source: Source, prefix: str, special: dict[str, Operand]) -> Scope:
+        return cls(source.function, prefix, special, source.locals(), source.numbers)
 
     def captured(self, name: str) -> Any:
         """A free or global name's object; raises KeyError."""
+        if name in self.numbers:
+            return self.numbers[name]
         code = getattr(self.function, "__code__", None)
         closure = getattr(self.function, "__closure__", None) or ()
         if code is not None and name in code.co_freevars:

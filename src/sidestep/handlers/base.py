@@ -14,10 +14,11 @@ from typing import ClassVar, NamedTuple, Protocol
 from sidestep import errors
 from sidestep.compiler import machine
 from sidestep.compiler.integers import INTEGERS, u64
-from sidestep.compiler.machine import Machine
+from sidestep.compiler.machine import HandlerFault, Machine
 from sidestep.errors import ProbeError
 from sidestep.events.layout import WORD
 
+PATIENCE = 1 << 16  # words that Python looks at for one change of a map
 _simulated_cells = itertools.count(1, 1 << 20)
 _simulated_bases = itertools.count(1 << 32, 1 << 32)
 
@@ -80,13 +81,19 @@ class Simulated:
 
 
 class Stored(Machine):
-    """A machine whose maps are in a session's memory: what Python does to them means what handlers do."""
+    """A machine whose maps are in a session's memory: what Python does to them means what handlers do.
+
+    HandlerFault where a target changes its map all the time, so that nothing comes to an end.
+    """
 
     def __init__(self, storage: Storage) -> None:
         super().__init__()
-        self._storage = storage
+        self._storage, self._left = storage, PATIENCE
 
     def load(self, address: int) -> int:
+        self._left -= 1
+        if self._left < 0:
+            raise HandlerFault("the target keeps changing the map")
         return super().load(address) if address >= machine.SCRATCH else self._storage.words(address, 1)[0]
 
     def store(self, address: int, value: int) -> None:
