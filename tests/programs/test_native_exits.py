@@ -1,0 +1,183 @@
+"""Handlers that go on elsewhere: functions that are skipped, instructions that are left out."""
+
+from __future__ import annotations
+
+import re
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from harness.build import Builder
+from harness.handlers import WORKER, Bare, Maps, Run, run_under, run_with
+from harness.probing import attached
+from harness.programs import comparable, counts, place, run_until_done
+from sidestep import native, u64
+from sidestep.target.process.process import Process
+
+
+def test_a_function_is_skipped_and_returns_what_the_handler_says(
+    sidestep: ModuleType, build: Builder, run: Run
+) -> None:
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        regs.ax = regs.arg(0) // 2
+        regs.ip = regs.return_address
+        regs.sp += 8
+        return 1
+
+    name, size = "threads", 30000
+    probes: list[Any] = []
+    outcome = run_under(
+        sidestep,
+        run(build(name), str(size), "wait"),
+        lambda target: probes.append(target.kprobe(place(name, "work"))(handler)),
+        lambda: None,
+    )
+    others = sum(turn // (thread + 1) + 3 for thread in range(8) for turn in range(size))
+    total = sum(range(8)) + others + 8 * sum(turn // 2 for turn in range(size))
+    assert re.search(r"^sum (-?\d+)$", outcome.output, re.M)[1] == str(total)  # type: ignore[index]
+    assert (probes[0].hits, probes[0].faults) == (8 * size, 0)
+
+
+def test_no_function_is_skipped_where_returns_are_checked(
+    sidestep: ModuleType, build: Builder, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        regs.ip = regs.return_address
+        regs.sp += 8
+        return 1
+
+    monkeypatch.setattr(Process, "has_shadow_stack", True)
+    running = run(build("threads"), "wait")
+    running.expect("ready")
+    with attached(sidestep, running.pid) as target:
+        with pytest.raises(sidestep.ProbeError, match="shadow stack"):
+            target.kprobe("threads:work")(handler)
+        assert not target.probes
+
+
+@pytest.mark.parametrize("offset", [-8, -4096, 1 << 40])
+def test_a_stack_pointer_that_no_return_gives_is_a_fault(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare, offset: int
+) -> None:
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        regs.ip = regs.return_address
+        regs.sp += u64(offset)
+        return 1
+
+    outcome, probes = run_with(sidestep, build, run, handler)
+    assert comparable(outcome) == comparable(bare(WORKER)), str(outcome)
+    assert probes[0].faults == probes[0].hits == counts(bare(WORKER))["work"]
+
+
+def stepped(value: int, *, adds: bool, compares: bool, counts_one: bool = True) -> int:
+    """What the function of skips.c gives if these of its instructions are executed."""
+    result = value + 1000 if adds else value
+    if (value < 5) if compares else (result < 0):
+        return result
+    return result + 7 + (1 if counts_one else 0)
+
+
+@native
+def leave_out_the_addition(p, regs):  # type: ignore[no-untyped-def]
+    if regs.di & 1 != 0:
+        regs.ip = p.addr + 6
+        return 1
+    return 0
+
+
+@native
+def by_length(regs, length: u64):  # type: ignore[no-untyped-def]
+    regs.ip += length
+    return 1
+
+
+@native
+def leave_out_the_comparison(p, regs):  # type: ignore[no-untyped-def]
+    return by_length(regs, 4)
+
+
+@native
+def leave_out_what_is_above_the_red_zone(p, regs):  # type: ignore[no-untyped-def]
+    if regs.di & 1 != 0:
+        regs.ip = p.addr + 4
+    else:
+        regs.ip = p.addr + 5
+    return 1
+
+
+SKIPS = [
+    (3, leave_out_the_addition, lambda value: stepped(value, adds=not value & 1, compares=True)),
+    (9, leave_out_the_comparison, lambda value: stepped(value, adds=True, compares=False)),
+    (24, leave_out_what_is_above_the_red_zone,
+     lambda value: stepped(value, adds=True, compares=True, counts_one=False)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("offset", "handler", "expected"), SKIPS, ids=["addition", "comparison", "red zone"])
+@pytest.mark.parametrize("others", [False, True], ids=["alone", "among others"])
+def test_instructions_are_left_out(
+    sidestep: ModuleType, build: Builder, run: Run, offset: int, handler: Any, expected: Any, others: bool
+) -> None:
+    """Flags and the red zone are as they were; probes on the way are hit as often as control arrives at
+    them."""
+    name, size = "skips", 3000
+    probes: dict[int, Any] = {}
+    counted: dict[int, Any] = {}
+
+    def probe(target: Any) -> None:
+        if others:
+            for each in (0, 3, 9, 13, 15, 24, 28, 29):
+                try:
+                    counted[each] = target.kprobe(place(name, "stepped", each))(Maps().handler)
+                except sidestep.ProbeError:
+                    continue
+        probes[offset] = target.kprobe(place(name, "stepped", offset))(handler)
+
+    outcome = run_under(sidestep, run(build(name), str(size), "wait"), probe, lambda: None)
+    values = range(-size // 2, size // 2)
+    total = sum(expected(value) * (turn % 7 + 1) for turn, value in enumerate(values))
+    assert f"sum {total}" in outcome.output.splitlines(), str(outcome)
+    assert probes[offset].faults == 0
+    arrived = size if offset < 15 else sum(value >= 5 for value in values)
+    assert probes[offset].hits == arrived
+    assert counted or not others
+    for each, other in counted.items():
+        if each <= 3 or offset == 24:
+            assert other.hits == (size if each <= 9 else other.hits)
+
+
+def test_places_that_a_handler_cannot_go_on_at(sidestep: ModuleType, build: Builder, run: Run) -> None:
+    @native
+    def anywhere(p, regs):  # type: ignore[no-untyped-def]
+        regs.ip = regs.di
+        return 1
+
+    @native
+    def inside(p, regs):  # type: ignore[no-untyped-def]
+        regs.ip = p.addr + 2
+        return 1
+
+    @native
+    def lowered(p, regs):  # type: ignore[no-untyped-def]
+        regs.ip = p.addr + 6
+        regs.sp += 8
+        return 1
+
+    running = run(build("skips"), "wait")
+    running.expect("ready")
+    with attached(sidestep, running.pid) as target:
+        for handler, why in (
+            (anywhere, r"must set regs\.ip to p\.addr plus a known number"),
+            (inside, r"the end of an instruction that moves: 6"),
+            (lowered, r"cannot change regs\.sp"),
+        ):
+            with pytest.raises(sidestep.ProbeError, match=why):
+                target.kprobe(place("skips", "stepped", 3))(handler)
+    running.send()
+    run_until_done(running)
+    running.send()
+    running.finish()
