@@ -60,8 +60,8 @@ CASES = (
     Case("an event of three fields", "c_event", 20, calls=IN_RING),
     Case("a filter that rejects", "c_filter", 2, beside="filter"),
     Case("a counter, two threads at once, one on each CPU", "c_counter", 6, threads=2),
-    Case("a counter, 16 threads", "c_counter", 6, calls=CALLS // 4, threads=16),
-    Case(f"a hash with {KEYS:,} keys, 16 threads", "c_hash", 40, calls=CALLS // 4, threads=16),
+    Case("a counter, 16 threads, on each CPU", "c_counter", 6, calls=CALLS // 4, threads=16),
+    Case(f"a hash with {KEYS:,} keys, 16 threads, on each CPU", "c_hash", 40, calls=CALLS // 4, threads=16),
 )
 
 

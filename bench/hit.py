@@ -99,11 +99,12 @@ class Cost:
 
 
 def batches(victim: Victim, function: str, calls: int, count: int, threads: int = 1) -> list[float]:
-    """Nanoseconds a call (of each thread, where several call at once)."""
+    """Nanoseconds a call; of a CPU, where several threads call at once."""
     if threads == 1:
         return victim.run(function, calls, count)
     os.sched_setaffinity(victim.pid, CPUS)
-    found = [victim.number("together", function, calls, threads) / calls for _ in range(count)]
+    each = calls * max(threads / len(CPUS), 1)  # calls that a CPU makes
+    found = [victim.number("together", function, calls, threads) / each for _ in range(count)]
     os.sched_setaffinity(victim.pid, {VICTIM_CPU})
     return found
 
