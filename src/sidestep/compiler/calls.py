@@ -7,8 +7,8 @@ import builtins
 from typing import Any
 
 from sidestep.compiler.backtrace import StackType, stack
-from sidestep.compiler.diagnostics import Source
 from sidestep.compiler.event import Emission, Event, emit
+from sidestep.compiler.inlining import method_source
 from sidestep.compiler.integers import INTEGERS, Integer, u64, wrap
 from sidestep.compiler.intrinsics import Intrinsic
 from sidestep.compiler.ir import Constant, Value
@@ -51,7 +51,7 @@ class Calls(Items):
             self._emit(node)
             return None
         if isinstance(thing, Method):
-            return self._inline(node, Source.of(getattr(type(thing.owner), thing.name)), thing.owner)
+            return self._inline(node, method_source(getattr(type(thing.owner), thing.name)), thing.owner)
         if thing is pointer:
             return self._pointer(node)
         if thing is string:

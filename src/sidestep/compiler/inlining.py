@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from sidestep.compiler.conditions import Conditions
@@ -22,6 +24,12 @@ from sidestep.compiler.scope import (
 )
 
 DEEPEST = 32
+
+
+@cache
+def method_source(function: Callable[..., Any]) -> Source:
+    """The source of a map's method, which is there as long as its class."""
+    return Source.of(function)
 
 
 class Inlining(Conditions):
@@ -88,7 +96,7 @@ class Inlining(Conditions):
 
     def _inline_values(self, node: ast.AST, owner: Any, name: str, values: list[Value]) -> Operand | None:
         """A map's own method, with values of the types that it asks for."""
-        source = Source.of(getattr(type(owner), name))
+        source = method_source(getattr(type(owner), name))
         names = [parameter.arg for parameter in source.parameters()][1:]
         return self._inline_source(node, source, owner, names, list(values))
 

@@ -13,7 +13,7 @@ from sidestep.compiler.faults import (
     Site,
 )
 from sidestep.compiler.integers import Integer
-from sidestep.compiler.ir import Constant, Type, Value, Where
+from sidestep.compiler.ir import Constant, Temporary, Type, Value, Where
 
 
 def llvm_type(kind: Type) -> str:
@@ -52,6 +52,15 @@ class LlvmText:
                 str(value.value) if issubclass(value.type, Integer) else ("true" if value.value else "false")
             )
         return f"%t{value.number}"
+
+    def name(self, result: str, temporary: Temporary) -> None:
+        """Have a result known as a temporary of the representation."""
+        wanted, kind = self.value(temporary), llvm_type(temporary.type)
+        head = f"  {result} = "
+        if self.lines[-1].startswith(head):
+            self.lines[-1] = f"  {wanted} = {self.lines[-1].removeprefix(head)}"
+        else:
+            self.lines.append(f"  {wanted} = bitcast {kind} {result} to {kind}")
 
     def symbol(self, thing: object) -> str:
         name = self._by_thing.get(thing)

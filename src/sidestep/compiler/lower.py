@@ -190,8 +190,7 @@ class _Lowering(Events):
             found = getattr(self, f"do_{name}")(operation, values)
             result = found or ""
         if operation.result is not None:
-            kind = llvm_type(operation.result.type)
-            self.lines.append(f"  %t{operation.result.number} = bitcast {kind} {result} to {kind}")
+            self.name(result, operation.result)
 
     # Operations
 
