@@ -26,6 +26,7 @@ def main(first: int, count: int) -> None:
             except Mismatch as mismatch:
                 wrong += 1
                 print(mismatch)
+            print(f"programs below {start + BATCH}: {total}", file=sys.stderr)
     print(f"{total}, {wrong} batches with differences")
     sys.exit(wrong > 0)
 
