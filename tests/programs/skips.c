@@ -15,14 +15,23 @@ ASSEMBLY(stepped, "mov %rdi, %rax\n"    // +0
                   "1: ret\n"            // +39
 );
 long stepped(long value);
+// Two bytes each: 8.
+ASSEMBLY(short_steps, "xor %eax, %eax\n"
+                      "inc %eax\ninc %eax\ninc %eax\ninc %eax\ninc %eax\ninc %eax\ninc %eax\ninc %eax\n"
+                      "ret\n");
+long short_steps(void);
 
 int main(int argc, char **argv)
 {
     begin(argc, argv, 3000);
-    long sum = 0;
-    for (long turn = 0; turn < size; turn++)
+    long sum = 0, steps = 0;
+    for (long turn = 0; turn < size; turn++) {
         sum += stepped(turn - size / 2) * (turn % 7 + 1);
+        steps += short_steps();
+    }
     say("sum", sum);
+    say("steps", steps);
+    count("short_steps", size);
     count("stepped", size);
     return end();
 }

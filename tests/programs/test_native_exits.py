@@ -152,6 +152,31 @@ def test_instructions_are_left_out(
     assert len(counted) == (8 if others else 0)
 
 
+@native
+def leave_out_three(p, regs):  # type: ignore[no-untyped-def]
+    regs.ip = p.addr + 6
+    return 1
+
+
+@pytest.mark.parametrize("others", [(), (0,), (0, 8), (8, 0), (0, 6), (0, 4, 6, 8, 10)], ids=str)
+def test_a_place_that_would_be_in_the_middle_of_another_jump(
+    sidestep: ModuleType, build: Builder, run: Run, others: tuple[int, ...]
+) -> None:
+    """The handler stands at +2 and goes on at +8; neighbours take part of what its own probe would move."""
+    name, size = "skips", 50
+    probes: dict[int, Any] = {}
+
+    def probe(target: Any) -> None:
+        for each in others:
+            (probes[each],) = target.count(f"p:at_{each} {place(name, 'short_steps', each)}").probes
+        probes[2] = target.kprobe(place(name, "short_steps", 2))(leave_out_three)
+
+    outcome = run_under(sidestep, run(build(name), str(size), "wait"), probe, lambda: None)
+    assert f"steps {5 * size}" in outcome.output.splitlines(), str(outcome)
+    for each, there in probes.items():
+        assert there.hits == (0 if each in (4, 6) else size), each
+
+
 def test_places_that_a_handler_cannot_go_on_at(sidestep: ModuleType, build: Builder, run: Run) -> None:
     @native
     def anywhere(p, regs):  # type: ignore[no-untyped-def]

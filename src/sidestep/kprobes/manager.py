@@ -114,27 +114,29 @@ class KprobeManager:
     def _arm(self, added: list[Placed], partly: bool, progress: Progress | None) -> list[Refused]:
         """Arm what was added; what the stop refuses is tried again a few times, then raised or left out."""
         refused: list[Refused] = []
-        touched = list(added)
+        ranges = [placed.placement.dcr for placed in added]
         for attempt in range(TRIES):
-            failures = self._apply([placed.placement.dcr for placed in touched], progress)
+            failures = self._apply(ranges, progress)
             if not failures:
                 return refused
             failed = {address: refusal for plan, refusal in failures for address in _probes_of(plan)}
-            touched = [
-                placed for placed in added if placed.address in failed and placed.probe in self.registry
-            ]
+            ranges = [plan.region.dcr for plan, _ in failures if plan.region is not None]
             if _are_temporary(failures) and attempt + 1 < TRIES:
                 time.sleep(PAUSE * 2**attempt)
                 continue
-            if not partly:
-                first = touched[0]
-                refusal = failed[first.address]
+            touched = [
+                placed for placed in added if placed.address in failed and placed.probe in self.registry
+            ]
+            if not partly or not touched:
+                # It may be a neighbour's region, changed by what was added, that was refused.
+                first = next(iter(touched), added[0])
+                refusal = failed.get(first.address, failures[0][1])
                 raise ProbeError(first.location.place, refusal.reason, refusal.detail)
             for placed in touched:
                 self.registry.remove(placed.probe)
                 self._free([placed])
                 refused.append(Refused(placed.probe.name, failed[placed.address]))
-            touched = []
+            ranges = []
         return refused
 
     def _drop(self, added: Iterable[Placed]) -> None:

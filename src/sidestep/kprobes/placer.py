@@ -73,6 +73,9 @@ class Placer:
         probe.addr, probe.symbol, probe.offset = verdict.address, location.symbol, location.offset
         probe.module = location.module.name
         probe.method, probe.why, probe.note = verdict.tactic, "; ".join(verdict.notes) or None, location.note
+        if isinstance(action, NativeCall) and action.goes_within:
+            # Where the handler goes on, nothing but the buffer may have put its bytes.
+            verdict = verdict._replace(has_inner_branches=True)
         sites = () if native is None else self._native_handlers().sites(native.handler)
         return Placed(probe, index, location, verdict, action, second, sites)
 

@@ -6,7 +6,7 @@ region and one buffer (see safety.region), so a change of one probe can change i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
@@ -122,7 +122,7 @@ class Registry:
         for _, placed, detours in self._stretches(touched):
             left = sorted(detours, key=attrgetter("site"))
             active = map(self.active_at, dict.fromkeys(each.address for each in placed))
-            for region in self._shape(left, [there[0].placement for there in active if there]):
+            for region in self._shape(left, [_placement(there) for there in active if there]):
                 replaced = tuple(detour for detour in left if detour.dcr.overlaps(region.dcr))
                 left = [detour for detour in left if detour not in replaced]
                 plans.append(Plan(replaced, region))
@@ -168,6 +168,11 @@ class Registry:
             if start == span.start and end == span.end:
                 return _Stretch(span, placed, detours)
             span = Range(start, end)
+
+
+def _placement(there: Sequence[Placed]) -> Placement:
+    """What the probes at one address need together: all of its DCR moves if one of them needs that."""
+    return max((placed.placement for placed in there), key=attrgetter("has_inner_branches"))
 
 
 class _Stretch(NamedTuple):

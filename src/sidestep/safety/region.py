@@ -36,8 +36,8 @@ class Placement(NamedTuple):
     dcr           the bytes that move to the detour buffer; the jump is written at its start. It starts before
                   `address` where there is no room behind it; then `address` may lie behind the jump's bytes
     instructions  the original instructions of the DCR; padding behind them that nothing executes is left
-    out has_inner_branches  an instruction of the DCR leads to another one of it, so all of them must move
-    notes         what a person who asks how the probe is placed should know
+    out has_inner_branches  an instruction of the DCR, or a handler, leads to another one of it, so all of
+    them must move notes         what a person who asks how the probe is placed should know
     """
 
     tactic: Tactic

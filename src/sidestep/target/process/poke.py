@@ -97,7 +97,8 @@ class TextChange:
         refused: dict[int, Refusal] = {}
         for index, change in enumerate(self._changes):
             new = change.new
-            if new is not None and not any(new.written.overlaps(detour.written) for detour in change.old):
+            # All old jumps are out before the first new one is written.
+            if new is not None and not any(new.written.overlaps(detour.written) for detour in self._old):
                 self._compare(text, new.site, new.original, index, refused)
             for detour in change.old:
                 self._compare(text, detour.site, detour.jump, index, refused)
