@@ -15,6 +15,7 @@ from sidestep import (
     HandlerFault,
     Hash,
     Histogram,
+    Kprobe,
     Machine,
     PerThread,
     Registers,
@@ -288,6 +289,18 @@ def test_numbers_from_outside_are_taken_when_a_function_is_defined(monkeypatch: 
         frame = interpreter.Frame({"di": 1})
         interpreter.run(function.representation, frame)
         assert registers.ax == frame.registers["ax"] == expected
+
+
+def test_the_address_of_the_probe_has_64_bits() -> None:
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        regs.ax = ~(p.addr & 4095) + p.addr * (1 << 40)
+
+    registers = Registers()
+    handler(Kprobe(addr=0x1234567), registers)
+    frame = interpreter.Frame({"ip": 0x1234567})
+    interpreter.run(handler.representation, frame)
+    assert registers.ax == frame.registers["ax"]
 
 
 def test_annotations_of_what_is_no_number_are_for_type_checkers() -> None:

@@ -252,6 +252,7 @@ class Operands:
     def _special_attribute(self, node: ast.Attribute, owner: Special) -> Operand:
         if owner.what == "p":
             if node.attr == "addr":
+                self.join(node, u64)  # a plain number in Python
                 return self.builder.make(u64, "probe_address")
             raise self.error(node, f"`p.{node.attr}` is not known in the target", "there is p.addr")
         if node.attr == "return_address":
