@@ -157,6 +157,7 @@ class Handlers:
         owner.check_free(self)
         first = self._take_indexes(owner.cell_count) if owner.cell_count else 0
         address = self._engine.allocate(owner.word_count) if owner.word_count else 0
+        assert address % 16 == 0, "two words are exchanged at once"
         owner.attach(self, self._storage, first, address)
         self._counters.maxima.update(first + index for index in owner.maxima)
         self._maps.append(owner)
