@@ -90,6 +90,13 @@ def test_without_llvm_and_without_code_it_says_what_to_install(
     assert f"`{errors.NO_COMPILER.hint}`" in readme.read_text()
 
 
+def test_a_processor_that_cannot_exchange_two_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "_processor", lambda: "model name : old\nflags : fpu cx8 sse2\n")
+    compiled._surroundings.cache_clear()
+    with pytest.raises(ProbeError, match="without cmpxchg16b"):
+        compile_native(handler.representation)
+
+
 def test_a_damaged_entry_is_compiled_again(cache: Path, requests: list[str]) -> None:
     first = compile_native(handler.representation)
     (entry,) = cache.iterdir()

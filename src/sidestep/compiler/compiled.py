@@ -55,9 +55,12 @@ def compile_native(function: Function) -> Compiled:
 
 @cache
 def _surroundings() -> str:
-    """What machine code depends on beside its text and LLVM: how LLVM is asked, and the processor."""
-    with Path("/proc/cpuinfo").open() as lines:
-        processor = [line for line in lines if line.startswith(("model name", "flags"))][:2]
+    """What machine code depends on beside its text and LLVM: how LLVM is asked, and the processor. Raises
+    ProbeError for one that cannot run it."""
+    processor = _processor()
+    if "cx16" not in processor.split():
+        detail = "handlers on a processor without cmpxchg16b"
+        raise ProbeError("native handler", errors.NOT_SUPPORTED, detail)
     return f"{Path(llvm.__file__).read_text()}\0{processor}"
 
 
@@ -68,6 +71,12 @@ def _llvm() -> bytes | None:
     except metadata.PackageNotFoundError:
         return None
     return hashlib.sha256(version.encode()).digest()
+
+
+def _processor() -> str:
+    """What the kernel says of its name and abilities."""
+    with Path("/proc/cpuinfo").open() as lines:
+        return "".join([line for line in lines if line.startswith(("model name", "flags"))][:2])
 
 
 def _kept(key: bytes) -> Code | None:
