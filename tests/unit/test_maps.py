@@ -448,3 +448,23 @@ def test_backtraces_in_events(machine: Machine) -> None:
         type("Two", (Event,), {"__annotations__": {"a": stack(2), "b": stack(2)}})
     with pytest.raises(TypeError, match=r"where is stack\(4\)"):
         Traced(size=1, where=stack(5))
+
+
+class Texts(Event):
+    text: string(8)  # type: ignore[valid-type]
+
+
+def test_text_in_events(machine: Machine) -> None:
+    """As the target's events have it: its beginning, escapes, or nothing."""
+
+    @native
+    def handler(p, regs):  # type: ignore[no-untyped-def]
+        emit(Texts(text=string(regs.di, 5)))
+
+    machine.put(TEXT_AT, b"longer text\0\xffx\0end")
+    for interpreted in (False, True):
+        for offset in (0, 6, 12, 15, 100):
+            call(handler, interpreted, di=TEXT_AT + offset)
+        found = [event.text for event in machine.events]
+        assert found == ["longe", " text", "\\xffx", None, None]
+        machine.events.clear()

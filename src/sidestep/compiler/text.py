@@ -46,15 +46,13 @@ class Text:
         return machine.current().whole_text(self.pointer, self.limit)
 
     def read(self) -> str | None:
-        """The text as an event has it: with `...` where it goes on behind the limit; None where memory ends
-        before."""
+        """The text as an event has it: its beginning where it goes on behind the limit; None where memory
+        ends before."""
         try:
             raw = machine.current().whole_text(self.pointer, self.limit + 1)
         except HandlerFault:
             return None
-        return raw[: self.limit].decode("utf-8", "backslashreplace") + (
-            "..." if len(raw) > self.limit else ""
-        )
+        return raw[: self.limit].decode("utf-8", "backslashreplace")
 
 
 def compared(constant: str | bytes, limit: int) -> bytes:
