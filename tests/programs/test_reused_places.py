@@ -38,7 +38,7 @@ def park(begin: Callable[[], object], inside: Range, but: Collection[int] = ()) 
         begin()
         for _ in range(STEPS):
             ptrace.call(PTRACE_SINGLESTEP, pid)  # type: ignore[arg-type]
-            ptrace.wait(pid, block=True)
+            ptrace.wait_long(pid)
             here = ptrace.get_registers(pid).rip
             if here in inside and here not in but:
                 break
