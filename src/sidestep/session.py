@@ -350,7 +350,7 @@ class Target:
 
     def _put_in(self) -> KprobeManager:
         engine = self._engine = InlineEngine(self.process, self._places.variable)
-        self._places.forbidden = lambda: [engine.shared.span, *engine.space.spans]
+        self._places.forbidden = lambda: [engine.shared.span, *engine.space.spans, *engine.hooks]
         self._manager = KprobeManager(engine, self._places, self._registry)
         return self._manager
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sidestep.events.layout import STATE_DISABLED, ProbeRecord
+from sidestep.events.layout import FLAG_HOOK, STATE_DISABLED, ProbeRecord
 from sidestep.kprobes.listing import line as list_line
 from sidestep.target.process import procfs, remains
 from sidestep.target.process.remains import clean
@@ -44,7 +44,11 @@ def sessions_in(pid: int) -> Sequence[ListedSession]:
         ListedSession(
             session.header.controller_pid,
             session.controller_alive,
-            [_listed(record) for record in sorted(session.records, key=lambda record: record.address)],
+            [
+                _listed(record)
+                for record in sorted(session.records, key=lambda record: record.address)
+                if not record.flags & FLAG_HOOK
+            ],
         )
         for session in remains.sessions(pid)
     ]

@@ -34,7 +34,7 @@ WORD: Final = 8
 
 # Header page
 MAGIC: Final = b"SIDESTEP"
-VERSION: Final = 1
+VERSION: Final = 2
 HEADER_OFFSET: Final = 0
 HEADER_SIZE: Final = PAGE_SIZE
 BLOCKS_EXHAUSTED_OFFSET: Final = 192  # u32, 1 when a search found no free block; the controller clears it
@@ -48,6 +48,8 @@ PROBES_OFFSET: Final = HEADER_OFFSET + HEADER_SIZE
 PROBE_RECORD_SIZE: Final = 256
 PROBE_NAME_SIZE: Final = 112
 JUMP_SIZE: Final = 5  # jmp rel32
+FLAG_HOOK: Final = 1  # the record of a jump of the signal layer: no probe
+FLAG_LAST: Final = 2  # it goes when no thread is in code of ours
 PROBE_MOVES: Final = 32  # {u8 offset from the site, u16 offset in the buffer} for each instruction boundary
 STATE_NONE: Final = 0
 STATE_DISABLED: Final = 1  # registered, without a jump
@@ -109,7 +111,7 @@ THREAD_HASH_MASK: Final = (THREAD_TABLE_ENTRIES - 1) * THREAD_SLOT_SIZE
 THREAD_RESERVED: Final = 1  # as fs base: the slot is taken, its block not known yet
 PROCESS_PAGE_SIZE: Final = THREAD_TABLE_ENTRIES * THREAD_SLOT_SIZE + PAGE_SIZE
 
-_HEADER = struct.Struct("<8sIIQQIIIIQQIII")
+_HEADER = struct.Struct("<8sIIQQIIIIQQIIIQ")
 _ARENA = struct.Struct("<QQ")
 _PROBE = struct.Struct(f"<QQQIBBH{JUMP_SIZE}s{JUMP_SIZE}s{PROBE_NAME_SIZE}s{PROBE_MOVES * 3}s")
 _MOVE = struct.Struct("<BH")
@@ -139,6 +141,7 @@ class Header:
     rings_address: int = 0
     arenas: tuple[Arena, ...] = ()
     hides_contexts: bool = False  # interrupted contexts may wait anywhere in the target's memory
+    signal_layer: int = 0  # where the fronts of handlers are; 0: nowhere
 
     def write(self, shared: Shared) -> None:
         """Writes the header; the magic goes last, so that a reader never takes half of one for a session."""
@@ -161,6 +164,7 @@ class Header:
             self.target_pid,
             len(self.arenas),
             self.hides_contexts,
+            self.signal_layer,
         )
         shared[len(MAGIC) : len(packed)] = packed[len(MAGIC) :]
         shared[: len(MAGIC)] = MAGIC
@@ -185,6 +189,7 @@ class Header:
             target_pid,
             arena_count,
             hides_contexts,
+            signal_layer,
         ) = _HEADER.unpack_from(shared, 0)
         if magic != MAGIC:
             raise LayoutError("no Sidestep session")
@@ -210,6 +215,7 @@ class Header:
             rings_address,
             arenas,
             bool(hides_contexts),
+            signal_layer,
         )
 
 

@@ -21,7 +21,7 @@ from sidestep.kprobes.places import Places
 from sidestep.kprobes.registry import Placed, Plan, Registry
 from sidestep.kprobes.stream import EventStream
 from sidestep.probes import Kprobe, Native, Record
-from sidestep.target.base import Change, Detour, Engine, Label
+from sidestep.target.base import Change, Detour, Engine, Label, SignalPath
 from sidestep.uninterrupted import uninterrupted
 
 Progress = Callable[[str, int, int], None]
@@ -69,6 +69,7 @@ class KprobeManager:
             refused: list[Refused] = []
             try:
                 self._place_all(requests, added, refused, partly, progress)
+                refused += self._guard(added, partly)
                 refused += self._arm(added, partly, progress)
                 uninterrupted(lambda: self._give_figures(added))
             except BaseException:
@@ -104,6 +105,50 @@ class KprobeManager:
                 continue
             self.registry.add(placed)
             added.append(placed)
+
+    def _guard(self, added: list[Placed], partly: bool) -> list[Refused]:
+        """See to it that the program's handlers for faults see nothing of copied instructions; where that is
+        not possible, refuse those that may fault in a correct program."""
+        path = self.places.guard
+        refusal = self._try_to_guard(path) if path is not None and added else None
+        concerned = [placed for placed in added if placed.placement.may_fault]
+        if refusal is None or not concerned:
+            return []
+        if not partly:
+            raise ProbeError(concerned[0].location.place, refusal.reason, refusal.detail)
+        for placed in concerned:
+            self.registry.remove(placed.probe)
+            added.remove(placed)
+            self._free([placed])
+        return [Refused(placed.probe.name, refusal) for placed in concerned]
+
+    def _try_to_guard(self, path: SignalPath) -> Refusal | None:
+        """Why it failed, for good."""
+        try:
+            with self.placer.indexes.taken(2) as (restorer, installer):
+                labels = (
+                    Label(restorer, path.restorer.start, "signal return", layout.FLAG_HOOK),
+                    Label(
+                        installer, path.installer.start, "rt_sigaction", layout.FLAG_HOOK | layout.FLAG_LAST
+                    ),
+                )
+                self._guard_faults(path, labels)
+                self.places.is_guarded = True
+        except (ProbeError, TargetError) as error:
+            if isinstance(error, TargetError) and error.is_gone:
+                raise
+            self.places.no_guard = Refusal(errors.MAY_FAULT, error.detail)
+        return self.places.no_guard
+
+    def _guard_faults(self, path: SignalPath, labels: tuple[Label, Label]) -> None:
+        for attempt in range(TRIES):
+            try:
+                self.engine.guard_faults(path, labels)
+                return
+            except ProbeError as error:
+                if error.reason is not errors.SAVED_IP or attempt + 1 == TRIES:
+                    raise
+            time.sleep(PAUSE * 2**attempt)
 
     def _place(self, request: Request, *, advise: bool) -> Placed:
         probe = request.probe

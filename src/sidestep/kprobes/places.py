@@ -9,8 +9,10 @@ from sidestep import errors
 from sidestep.address import Range
 from sidestep.arch.x86_64 import liveness
 from sidestep.arch.x86_64.placement import ENDBR64_SIZE
+from sidestep.arch.x86_64.signal_code import SIGNALS
 from sidestep.errors import ProbeError, Reason, Refusal
 from sidestep.kprobes.registry import Registry
+from sidestep.kprobes.signal_path import Installers, find_signal_path, installers
 from sidestep.maps import overlapping, read_maps
 from sidestep.probes import Kprobe
 from sidestep.safety.context import Circumstances, ModuleContext
@@ -21,14 +23,12 @@ from sidestep.spec import SymbolMemory, Where
 from sidestep.symbols.mapped import HUGE_PAGES, VDSO
 from sidestep.symbols.modules import Module, read_modules
 from sidestep.symbols.resolve import Location, Resolution, Symbolizer, data_address, resolve, resolve_all
-from sidestep.target.base import Inspected
+from sidestep.target.base import Inspected, SignalPath
 
-FAULT_SIGNALS = (4, 7, 8, 11)  # SIGILL SIGBUS SIGFPE SIGSEGV
 INSTALLERS = ("sigaction", "signal", "__sysv_signal", "bsd_signal", "sigvec", "__sigaction")
 RENAMERS = ("prctl", "pthread_setname_np", "syscall")
 SEARCHED_AT_MOST = 512 << 20  # bytes of memory, in a stop
-SWITCHES = ("swapcontext", "setcontext")
-SYNCHRONOUS = ("libcrypto",)
+SYNCHRONOUS = "ASYNC_start_job"  # OpenSSL's jobs, which use setcontext
 C_LIBRARIES = ("libc", "ld-linux", "ld-musl", "libpthread")
 FIRST_LOOK = 32
 LOOK_AHEAD = 256  # bytes of code behind a probepoint that the liveness analysis looks at
@@ -49,6 +49,10 @@ class Places:
         self._seen: set[tuple[int, int, str, int, str]] = set()
         self._batch = Circumstances(errors.MAY_FAULT, shadow_stacks=True)
         self._spans: dict[Module, Range] = {}
+        self._installers: dict[Module, Installers] = {}
+        self.guard: SignalPath | None = None  # what has to be guarded before instructions that may fault move
+        self.is_guarded = False  # that was done
+        self.no_guard: Refusal | None = None  # why it failed
 
     def refresh(self) -> list[Module]:
         """Read what is loaded now, if anything is loaded that was not; modules that stay are the same
@@ -73,10 +77,10 @@ class Places:
         self.refresh()
         batch = self._batch
         batch.probes = probes
+        self.process.hides_contexts = self._may_hide_contexts()
         batch.fault_rule = self._fault_rule()
         batch.shadow_stacks = self.process.has_shadow_stack
         batch.forbidden = [(span, "Sidestep's own memory") for span in self.forbidden()]
-        self.process.hides_contexts = self._may_hide_contexts()
 
     def show(self, progress: Callable[[str, int, int], None] | None) -> None:
         """Whom to tell (what, done, in all) while a large module is searched."""
@@ -87,14 +91,37 @@ class Places:
         )
 
     def _fault_rule(self) -> Reason | None:
-        """Whether the program has handlers for faults, or has not begun and is able to install some."""
-        if self.process.catches(*FAULT_SIGNALS):
-            return errors.MAY_FAULT
-        if not self.process.held:
+        """Why instructions that may fault do not move: the program has handlers for faults, or is able to
+        install some, and they would see where the copies are. None where nothing is against it, or where
+        `guard` says what has to be done for it."""
+        self.guard = None
+        handles = self.process.catches(*SIGNALS)
+        if self.is_guarded:
+            return errors.MAY_FAULT if handles and self.process.hides_contexts else None
+        if not handles and not self._may_install_handlers():
             return None
+        path = self.signal_path()
+        if isinstance(path, SignalPath):
+            self.guard = path
+            return None
+        if handles:
+            return errors.MAY_FAULT
+        return errors.MAY_FAULT_LATER if self.process.held else None
+
+    def _may_install_handlers(self) -> bool:
         own = [m for m in self.modules if m.is_main or not m.name.startswith((*C_LIBRARIES, "["))]
-        may = any(module.functions.mentions(name) for module in own for name in INSTALLERS)
-        return errors.MAY_FAULT_LATER if may else None
+        return any(module.functions.mentions(name) for module in own for name in INSTALLERS)
+
+    def signal_path(self) -> SignalPath | Refusal:
+        """Where handlers for faults come and go, or why they cannot be guarded."""
+        if self.no_guard is not None:
+            return self.no_guard
+        if self.process.hides_contexts:
+            return Refusal(errors.MAY_FAULT, "the program switches stacks")
+        for module in self.modules:
+            if module not in self._installers:
+                self._installers[module] = installers(module)
+        return find_signal_path([(each, self._installers[each]) for each in self.modules], self._context)
 
     def _may_hide_contexts(self) -> bool:
         """Whether the program switches stacks and handles signals: a context that was interrupted by a
@@ -102,8 +129,8 @@ class Places:
 
         OpenSSL's jobs, linked in by many, are never switched in a handler.
         """
-        own = [m for m in self.modules if not m.name.startswith((*C_LIBRARIES, *SYNCHRONOUS, "["))]
-        switches = any(module.functions.mentions(name) for module in own for name in SWITCHES)
+        own = [m for m in self.modules if not m.name.startswith((*C_LIBRARIES, "["))]
+        switches = any(map(_switches_stacks, own))
         return switches and (self.process.held or self.process.catches(*range(1, 65)))
 
     def may_rename_itself(self) -> bool:
@@ -253,6 +280,13 @@ def _is_entry(context: ModuleContext, start: int, address: int) -> bool:
         return True
     behind = start + ENDBR64_SIZE
     return address == behind and context.bytes_at(start, behind) == b"\xf3\x0f\x1e\xfa"
+
+
+def _switches_stacks(module: Module) -> bool:
+    functions = module.functions
+    if functions.mentions("swapcontext"):
+        return True
+    return functions.mentions("setcontext") and not functions.named(SYNCHRONOUS)
 
 
 def _is_go(module: Module) -> bool:

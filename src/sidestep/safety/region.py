@@ -24,6 +24,7 @@ from typing import Literal, NamedTuple
 
 from sidestep.address import Range
 from sidestep.arch.x86_64.insn import Instruction
+from sidestep.arch.x86_64.placement import faulting
 from sidestep.events.layout import JUMP_SIZE
 
 Tactic = Literal["jump", "region", "padding"]
@@ -61,6 +62,11 @@ class Placement(NamedTuple):
     def clean_end(self) -> int:
         """All addresses behind the start and before this one are clean."""
         return max(self.dcr.start + JUMP_SIZE, self.instructions[-1].next_ip)
+
+    @property
+    def may_fault(self) -> bool:
+        """An instruction that moves may fault."""
+        return faulting(self.instructions) is not None
 
     @property
     def interior(self) -> list[int]:

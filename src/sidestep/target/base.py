@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from sidestep.arch.x86_64.detour import Action
     from sidestep.arch.x86_64.insn import Instruction
     from sidestep.arch.x86_64.liveness import Liveness
+    from sidestep.arch.x86_64.relocate import Point
+
+
+JUMP_OPCODE = b"\xe9"
 
 
 def jump(site: int, target: int) -> bytes:
     """The jump at `site` to `target`, which is within reach."""
-    return b"\xe9" + (target - (site + JUMP_SIZE)).to_bytes(4, "little", signed=True)
+    return JUMP_OPCODE + (target - (site + JUMP_SIZE)).to_bytes(4, "little", signed=True)
 
 
 class Buffer(NamedTuple):
@@ -28,11 +32,16 @@ class Buffer(NamedTuple):
     `boundaries`: (original address, address in the buffer) where the machine's state is that of the program
     at the original address. The copy of an instruction lies behind its actions, so that a thread moved there
     is not counted again.
+    `copies`: every copied instruction, as in Relocator.
+    `arrivals`: (original address, address in the buffer) of each instruction inside the DCR, the first left
+    out: where control must go that arrives there.
     """
 
     address: int
     code: bytes
     boundaries: tuple[tuple[int, int], ...]
+    copies: tuple[Point, ...] = ()
+    arrivals: tuple[tuple[int, int], ...] = ()
 
     @property
     def span(self) -> Range:
@@ -47,6 +56,7 @@ class Label:
     index: int
     address: int
     name: str
+    flags: int = 0  # of its record (events.layout)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +89,18 @@ class Change(NamedTuple):
 
     old: tuple[Detour, ...]
     new: Detour | None
+
+
+class SignalPath(NamedTuple):
+    """Where the program's signal handlers come and go, as run-time addresses.
+
+    `restorer` has the instruction that handlers return to, `installer` those that install them: a move of the
+    system call's number, and the call. `near` is the module that both are in.
+    """
+
+    restorer: Range
+    installer: Range
+    near: Range
 
 
 class Memory(Protocol):
@@ -159,6 +181,10 @@ class Engine(Protocol):
     def place_code(self, near: Range, emit: Callable[[int, Mapping[str, int]], bytes]) -> int:
         """Put position-independent code into the target, which stays there until the end; its address.
         `emit` gets that and the addresses of what such code may refer to, by name."""
+
+    def guard_faults(self, path: SignalPath, labels: tuple[Label, Label]) -> None:
+        """From now on the program's handlers for faults see no address of ours. Raises TargetError or
+        ProbeError, with nothing changed."""
 
     def apply(self, changes: Sequence[Change]) -> dict[int, Refusal]:
         """Make all changes in one stop, in forked children, too. A change that cannot be made leaves its

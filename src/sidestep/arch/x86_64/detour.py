@@ -93,13 +93,14 @@ class DetourBuffer(NamedTuple):
     """A buffer's code for `address`.
 
     `boundaries`: (old, new) as in Relocator: where a thread goes that is stopped at an instruction of the
-    DCR. It lands behind the actions, so that nothing is counted twice. `copies` are the Relocator's points,
-    `starts` where the actions begin.
+    DCR. It lands behind the actions, so that nothing is counted twice. `arrivals`: (old, new) too, where
+    control goes that arrives there. `copies` are the Relocator's points, `starts` where the actions begin.
     """
 
     address: int
     code: bytes
     boundaries: tuple[tuple[int, int], ...]
+    arrivals: tuple[tuple[int, int], ...]
     copies: tuple[Point, ...]
     starts: tuple[Point, ...]
 
@@ -137,9 +138,10 @@ def emit_buffer(
         relocator.copy(index)
     relocator.leave()
     emission.finish_later()
-    starts = tuple(Point(new, old) for old, new in relocator.arrivals.items() if old in actions)
+    arrivals = tuple(relocator.arrivals.items())
+    starts = tuple(Point(new, old) for old, new in arrivals if old in actions)
     boundaries, copies = tuple(relocator.boundaries), tuple(relocator.points)
-    return DetourBuffer(address, assembler.finish(), boundaries, copies, starts)
+    return DetourBuffer(address, assembler.finish(), boundaries, arrivals, copies, starts)
 
 
 def _emit_actions(

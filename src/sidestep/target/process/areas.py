@@ -168,10 +168,12 @@ def create_arena(
     code_size: int,
     data_size: int,
     announce: Callable[[CodeArena], None] = lambda arena: None,
+    *,
+    inherited: bool = False,
 ) -> CodeArena:
     """A code arena within reach of `near` (a module's whole range), with `data_size` bytes of private
-    memory. `announce` notes where it will be, for those who come after a killed controller; it is there as a
-    whole or not at all."""
+    memory, which is zero in forked children unless it is `inherited`. `announce` notes where it will be, for
+    those who come after a killed controller; it is there as a whole or not at all."""
     check_map_count(window.maps, 2)
     arena = CodeArena(find_gap(window.maps, code_size + data_size, near), code_size, data_size)
     announce(arena)
@@ -182,7 +184,8 @@ def create_arena(
             made = True
             if data_size:
                 calls.call(Syscall.MPROTECT, arena.process_page, data_size, READ_WRITE)
-                calls.call(Syscall.MADVISE, arena.process_page, data_size, MADV_WIPEONFORK)
+                if not inherited:
+                    calls.call(Syscall.MADVISE, arena.process_page, data_size, MADV_WIPEONFORK)
         except OSError as error:
             if made:
                 calls.call(Syscall.MUNMAP, arena.address, arena.size)

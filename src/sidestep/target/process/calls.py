@@ -47,6 +47,9 @@ INJECTED = (
 """What a borrowed thread is made to call (see remote.py), with the arguments that are always the same.
 LEAVING: what takes out what is there."""
 
+SETTING_HANDLERS = (Call("rt_sigaction", Syscall.RT_SIGACTION, (None, None, None, 8)),)
+"""The same, where the program handles faults itself and instructions that may fault are moved."""
+
 COUNTING = (Call("getpid", reading.SYS_GETPID),)
 RECORDING = (
     Call("gettid", recording.SYS_GETTID),

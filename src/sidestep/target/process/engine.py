@@ -13,7 +13,7 @@ from sidestep import errors
 from sidestep.address import PAGE, Range
 from sidestep.arch.x86_64.detour import Action, DetourBuffer, Surroundings, emit_buffer
 from sidestep.arch.x86_64.fetch import Resolve
-from sidestep.arch.x86_64.insn import Instruction, direct_branch_target
+from sidestep.arch.x86_64.insn import Instruction, direct_branch_target, is_syscall
 from sidestep.arch.x86_64.liveness import Liveness
 from sidestep.arch.x86_64.recording import CpuNumber, Rings
 from sidestep.arch.x86_64.runtime import Runtime
@@ -21,8 +21,8 @@ from sidestep.errors import ProbeError, Refusal, TargetError
 from sidestep.events import layout
 from sidestep.events.layout import JUMP_SIZE
 from sidestep.spec import SymbolMemory
-from sidestep.target.base import Buffer, Change, Detour, Label
-from sidestep.target.process import procfs, remains
+from sidestep.target.base import Buffer, Change, Detour, Label, SignalPath
+from sidestep.target.process import fronts, procfs, remains
 from sidestep.target.process.areas import (
     CodeArena,
     SharedArea,
@@ -34,12 +34,15 @@ from sidestep.target.process.natives import Natives, runtime_symbols
 from sidestep.target.process.poke import OurCode, TextChange, addresses_in_use, follow, in_flight, take_out
 from sidestep.target.process.process import Process, Window
 from sidestep.target.process.processor import cpu_count, has_rdpid, reads_fs_base
+from sidestep.target.process.signals import SignalLayer
 from sidestep.target.process.space import CodeSpace
 from sidestep.target.process.stacks import lying_in
 from sidestep.target.process.threads import ThreadFacts, thread_facts
 from sidestep.target.process.turns import in_turn
+from sidestep.uninterrupted import uninterrupted
 
 DETACH_PATIENCE = 5.0  # seconds for threads to leave the buffers
+SYSCALL_SIZE = 2
 RSEQ_OFFSET = SymbolMemory(None, "__rseq_offset")
 
 
@@ -52,6 +55,8 @@ class InlineEngine:
         self._resolve_variable = resolve_variable
         self._rings: SharedArea | None = None
         self._ring_size = 0
+        self._signals: SignalLayer | None = None
+        self._unused_layer: SignalLayer | None = None
         self._retired: list[Detour] = []  # threads may still be in their buffers
         self._given_up = False  # what is left is for whoever comes
         self._placed: set[Detour] = set()
@@ -102,6 +107,7 @@ class InlineEngine:
             rings_address=self._rings.address if self._rings else 0,
             arenas=arenas,
             hides_contexts=self._hides_contexts,
+            signal_layer=self._signals.layout.code if self._signals else 0,
         ).write(self.shared.view)
 
     # Buffers
@@ -194,11 +200,19 @@ class InlineEngine:
             return built.code
 
         address, code = self.space.place(near, emit, room)
-        buffer = Buffer(address, code, made[-1].boundaries)
+        emitted = made[-1]
+        # What follows a system call is no copy of an instruction; at the end of the DCR nothing can fault.
+        calls = {instruction.ip for instruction in instructions if is_syscall(instruction)}
+        behind = {point.new + SYSCALL_SIZE for point in emitted.copies if point.old in calls}
+        copies = tuple(point for point in emitted.copies if point.old != dcr.end and point.new not in behind)
+        arrivals = tuple(arrival for arrival in emitted.arrivals if arrival[0] != dcr.start)
+        buffer = Buffer(address, code, emitted.boundaries, copies, arrivals)
         # Asked now: in the stop, when the record is written, it would be too late.
-        if not layout.moves_fit(dcr.start, address, buffer.boundaries):
+        fits = layout.moves_fit(dcr.start, address, buffer.boundaries)
+        if not fits or (self._signals and not self._signals.table.promise(buffer)):
             self.space.release(buffer.span)
-            raise ProbeError(labels[0].name, errors.TOO_MANY_PROBES, "their buffer here is too large")
+            detail = "" if fits else "their buffer here is too large"
+            raise ProbeError(labels[0].name, errors.TOO_MANY_PROBES, detail)
         self.process.memory.write(address, code)
         interior = tuple(instruction.ip for instruction in instructions[1:])
         targets = map(direct_branch_target, instructions)
@@ -221,7 +235,7 @@ class InlineEngine:
         for change in changes:
             if change.new is not None:
                 self._note(change.new, lambda index: index not in rewritten)
-        poke = TextChange(changes, self._retired)
+        poke = TextChange(changes, self._retired, self._signals.table if self._signals else None)
 
         def note(detour: Detour) -> None:
             self._note(detour, lambda index: index in rewritten)
@@ -230,7 +244,11 @@ class InlineEngine:
             refused = poke.make(window, self.space.routines, note)
             return refused, addresses_in_use(window, self.space.routines), procfs.last_pid()
 
-        refused, in_use, newest = in_turn(lambda: self.process.in_window(work))
+        try:
+            refused, in_use, newest = in_turn(lambda: self.process.in_window(work))
+        except BaseException:
+            poke.withdraw()
+            raise
         made = [change for i, change in enumerate(changes) if i not in refused]
         self._placed.difference_update(detour for change in made for detour in change.old)
         self._placed.update(change.new for change in made if change.new is not None)
@@ -253,6 +271,7 @@ class InlineEngine:
     def _change_children(self, changes: Sequence[Change], newest: bytes) -> None:
         """Make the changes in every child. The target has changed already, so nothing is raised."""
         seen: set[int] = set()
+        guard = self._signals.guard if self._signals else None
         detours = [*self._placed, *(detour for change in changes for detour in change.old)]
         code = OurCode(self.space.code_spans, self.space.routines, detours)
         # A child may fork before its turn comes: its own child is met in the next round.
@@ -260,7 +279,9 @@ class InlineEngine:
             seen.update(fresh)
             for child in fresh:
                 try:
-                    self._family.in_child(child, lambda window: follow(window, changes, self._stale, code))
+                    self._family.in_child(
+                        child, lambda window: follow(window, changes, self._stale, code, guard)
+                    )
                 except (TargetError, OSError):  # stuck, or traced by somebody: `remove` tries again
                     self._stale += [detour for change in changes for detour in change.old]
 
@@ -280,7 +301,7 @@ class InlineEngine:
             state=layout.STATE_ARMED if detour else layout.STATE_DISABLED,
             original=detour.original if detour else b"",
             patched=detour.jump if detour else b"",
-            flags=0,
+            flags=label.flags,
             name=label.name,
             moves=detour.buffer.boundaries if detour else (),
         )
@@ -302,13 +323,20 @@ class InlineEngine:
     def _recycle(self, in_use: set[int]) -> None:
         """Free the retired buffers that no address in use lies in: nothing leads there, so nobody ever comes.
         A child has its own copies of them."""
+        if self._signals and any(address in self._signals.returning for address in in_use):
+            return
         retired, self._retired = self._retired, []
         busy = lying_in(in_use, [detour.buffer.span for detour in retired])
         for detour in retired:
             if detour.buffer.span in busy:
                 self._retired.append(detour)
             else:
-                self.space.release(detour.buffer.span)
+                self._release(detour)
+
+    def _release(self, detour: Detour) -> None:
+        if self._signals:
+            self._signals.table.drop_copies([detour])  # written in the next stop
+        self.space.release(detour.buffer.span)
 
     def is_quiet(self, tries: int = 20) -> bool:
         """See base.Engine."""
@@ -318,6 +346,8 @@ class InlineEngine:
         """Wait until no thread is in a retired buffer: then the counters of what was taken out are final."""
         deadline = time.monotonic() + timeout
         spans = [detour.buffer.span for detour in self._retired]
+        if spans and self._signals:
+            spans.append(self._signals.returning)
 
         def in_use(window: Window) -> set[Range]:
             return in_flight(window, spans, self.space.routines)
@@ -329,6 +359,55 @@ class InlineEngine:
                 return False
             time.sleep(0.001)
         return True
+
+    # The signal layer
+
+    @property
+    def hooks(self) -> list[Range]:
+        """The text that belongs to the signal layer."""
+        return [hook.dcr for hook in self._signals.hooks] if self._signals else []
+
+    def guard_faults(self, path: SignalPath, labels: tuple[Label, Label]) -> None:
+        """See base.Engine."""
+        if self._signals is None:
+            uninterrupted(lambda: self._guard_faults(path, labels))
+
+    def _guard_faults(self, path: SignalPath, labels: tuple[Label, Label]) -> None:
+        """In one stop, first the hooks, then the fronts: no handler is installed any more without one."""
+        layer = self._unused_layer or SignalLayer(self.process, self.space, path, labels)
+        self._unused_layer = layer
+        poke = TextChange([Change((), hook) for hook in layer.hooks], self._retired)
+        if not all(layer.table.promise(detour.buffer) for detour in self._placed):
+            raise ProbeError(f"process {self.process.pid}", errors.TOO_MANY_PROBES)
+        layer.table.enter(self._placed)
+
+        def work(window: Window) -> dict[int, Refusal]:
+            layer.table.write()
+            try:
+                refused = poke.make(window, self.space.routines, lambda detour: None)
+                if not refused:
+                    layer.begin(window)
+                    return {}
+            except BaseException:
+                take_out(window, layer.hooks)
+                raise
+            take_out(window, layer.hooks)
+            return refused
+
+        self._signals = layer
+        self._write_header()
+        for hook in layer.hooks:
+            self._note(hook, lambda index: True)
+        try:
+            for refusal in in_turn(lambda: self.process.in_window(work)).values():
+                raise ProbeError(f"process {self.process.pid}", refusal.reason, refusal.detail)
+        except BaseException:
+            self._signals = None
+            self._write_header()
+            for hook in layer.hooks:
+                self._forget(hook, ())
+            raise
+        self._placed.update(layer.hooks)
 
     # Rings
 
@@ -381,12 +460,17 @@ class InlineEngine:
         # The shared area goes last: it says where the others are, should we be killed in between.
         rings = [self._rings.span] if self._rings else []
         spans = [*self.space.spans, *self._natives.spans, *rings, self.shared.span]
-        detours = [*detours, *self._stale]
+        layer = self._signals
+        detours = [*detours, *self._stale, *([layer.restorer_hook] if layer else [])]
 
         def leave(window: Window) -> bool:
             take_out(window, detours)
+            if layer is not None:
+                fronts.evacuate(window, layer.layout, self.space.code_spans)
             if in_flight(window, self.space.code_spans):
                 return False
+            if layer is not None:
+                layer.end(window)
             unmap(window, spans)
             return True
 

@@ -18,7 +18,8 @@ from sidestep.address import Range
 from sidestep.arch.x86_64.runtime import STACK_OF_ROUTINES
 from sidestep.errors import Refusal
 from sidestep.events.layout import JUMP_SIZE
-from sidestep.target.base import Change, Detour
+from sidestep.target.base import JUMP_OPCODE, Change, Detour
+from sidestep.target.process.copies import CopyTable, Guard
 from sidestep.target.process.process import Window
 from sidestep.target.process.ptrace import Registers
 from sidestep.target.process.stacks import Context, instruction_pointers, interrupted, lying_in
@@ -49,9 +50,12 @@ def move(thread: StoppedThread, address: int, original: int) -> None:
 class TextChange:
     """Changes of the text, with all that can be prepared before the stop in which they are made."""
 
-    def __init__(self, changes: Sequence[Change], retired: Sequence[Detour]) -> None:
-        """`retired` went before; threads may still be in their buffers."""
-        self._changes = changes
+    def __init__(
+        self, changes: Sequence[Change], retired: Sequence[Detour], table: CopyTable | None = None
+    ) -> None:
+        """`retired` went before; threads may still be in their buffers. `table`: the one of copies, if there
+        is one: it knows new detours before they can be entered, and old ones until nobody is led there."""
+        self._changes, self._table = changes, table
         self._old = [detour for change in changes for detour in change.old]
         self._new = [change.new for change in changes if change.new is not None]
         self._written = sorted({detour.written for detour in (*self._old, *self._new)})
@@ -59,9 +63,17 @@ class TextChange:
             ip: index for index, change in enumerate(changes) if change.new for ip in change.new.interior
         }
         self._moves = _Moves(self._old, self._new)
+        self._begun = False
+        if table is not None:
+            table.enter(self._new)
         self._leading_inside = [
             detour for detour in (*self._old, *retired) if any(ip in self._interiors for ip in detour.exits)
         ]
+
+    def withdraw(self) -> None:
+        """Nothing of it was made."""
+        if self._table is not None and not self._begun:
+            self._table.withdraw(self._new, self._old)
 
     def make(
         self, window: Window, routines: Sequence[Range], note: Callable[[Detour], None]
@@ -71,14 +83,23 @@ class TextChange:
         `routines` are those of ours that buffers call. `note` is called for each new detour that comes
         instead of others, when those are out and before its jump is written.
         """
-        text = Text(window.memory, self._written)
-        refused = self._check(window, text, routines)
+        text, table = Text(window.memory, self._written), self._table
+        refused = self._check(window, text, routines, None if table is None else table.restorer)
+        self._begun = True
         old, new, moves = self._old, self._new, self._moves
         if refused:
             going = [change for index, change in enumerate(self._changes) if index not in refused]
             old = [detour for change in going for detour in change.old]
             new = [change.new for change in going if change.new is not None]
             moves = _Moves(old, new)
+            if table is not None:
+                left = [self._changes[index] for index in refused]
+                table.withdraw(
+                    [change.new for change in left if change.new is not None],
+                    [detour for change in left for detour in change.old],
+                )
+        if table is not None:
+            table.write()
         for detour in old:
             text.put(detour.site, detour.original)
         text.write()
@@ -89,9 +110,14 @@ class TextChange:
         for detour in new:
             text.put(detour.site, detour.jump)
         text.write()
+        if table is not None:
+            table.drop_arrivals(old, new)
+            table.write()
         return refused
 
-    def _check(self, window: Window, text: Text, routines: Sequence[Range]) -> dict[int, Refusal]:
+    def _check(
+        self, window: Window, text: Text, routines: Sequence[Range], restorer: int | None
+    ) -> dict[int, Refusal]:
         """The text is what was planned for, and nobody will return into bytes that are overwritten, or come
         out of an old buffer there."""
         refused: dict[int, Refusal] = {}
@@ -103,7 +129,7 @@ class TextChange:
             for detour in change.old:
                 self._compare(text, detour.site, detour.jump, index, refused)
         if self._interiors:
-            for ip in (*instruction_pointers(window), *self._coming_out(window, routines)):
+            for ip in (*instruction_pointers(window, restorer), *self._coming_out(window, routines)):
                 inside = self._interiors.get(ip)
                 if inside is not None:
                     refused.setdefault(inside, Refusal(errors.SAVED_IP, f"{ip:#x}"))
@@ -193,23 +219,42 @@ class OurCode(NamedTuple):
     detours: Sequence[Detour]
 
 
-def follow(window: Window, changes: Sequence[Change], stale: Sequence[Detour], code: OurCode) -> None:
+def follow(
+    window: Window,
+    changes: Sequence[Change],
+    stale: Sequence[Detour],
+    code: OurCode,
+    guard: Guard | None,
+) -> None:
     """Make changes of the target's text in a child that has inherited what was there before.
 
     What comes instead of a detour goes into the child as well, or its probes would count no more there. Where
     that cannot be (its arena is younger than the child, the place is or may be in use there) the child is
     only rid of the old one. `stale` are detours that may still be in use in some child.
+    With a `guard` in the target, what is new goes only into children that have inherited it.
     """
+    table = None
+    if guard is not None and window.memory.read_available(guard.restorer, 1) == JUMP_OPCODE:
+        table = CopyTable(window.memory, guard)
     used = [detour.buffer.span for detour in stale]
     if _is_in_a_lost_buffer(window, code):
         used = list(code.arenas)
-    possible = [change for change in changes if change.new is None or _has_room(window, change.new, used)]
+    unguarded = guard is not None and table is None
+    possible = [
+        change
+        for change in changes
+        if change.new is None or (not unguarded and _has_room(window, change.new, used))
+    ]
     for change in possible:
         if change.new is not None:
             window.memory.write(change.new.buffer.address, change.new.buffer.code)
-    refused = TextChange(possible, stale).make(window, code.routines, lambda detour: None)
+    refused = TextChange(possible, stale, table).make(window, code.routines, lambda detour: None)
     done = {id(change) for index, change in enumerate(possible) if index not in refused}
-    take_out(window, [detour for change in changes if id(change) not in done for detour in change.old])
+    left = [detour for change in changes if id(change) not in done for detour in change.old]
+    take_out(window, left)
+    if table is not None:
+        table.drop_arrivals(left, ())
+        table.write()
 
 
 def _is_in_a_lost_buffer(window: Window, code: OurCode) -> bool:

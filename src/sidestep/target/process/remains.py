@@ -22,7 +22,7 @@ from sidestep.errors import TargetError
 from sidestep.events import layout
 from sidestep.events.layout import JUMP_SIZE
 from sidestep.maps import Mapping, read_maps
-from sidestep.target.process import procfs
+from sidestep.target.process import fronts, procfs
 from sidestep.target.process.areas import OWNER, is_ours, processes_that_map, unmap
 from sidestep.target.process.memory import ProcessMemory
 from sidestep.target.process.pagemap import written_pages
@@ -233,19 +233,30 @@ def _clean_in(window: Window, known: Session) -> _Attempt:
     for arena in arenas:
         if not _looks_like_arena(window, arena):
             return _Attempt(0, f"the program has overwritten where our code is ({arena} is not ours)")
-    restored = 0
-    for record in session.records:
-        if window.memory.read_available(record.site, JUMP_SIZE) == record.patched:
-            if not is_into(record, arenas):
-                return _Attempt(
-                    restored, f"the program has overwritten where the jump at {record.site:#x} leads to"
-                )
-            window.memory.write(record.site, record.original)
-            restored += 1
-    believed = [record for record in session.records if is_into(record, arenas)]
+    last = [record for record in session.records if record.flags & layout.FLAG_LAST]
+    first = [record for record in session.records if not record.flags & layout.FLAG_LAST]
+    restored, problem = _restore(window, first, arenas)
+    if problem:
+        return _Attempt(restored, problem)
+    believed = [record for record in first if is_into(record, arenas)]
     evacuate(window, {copy: original for record in believed for original, copy in record.moves})
+    signal_layer = fronts.layout_at(session.header.signal_layer)
+    has_fronts = any(signal_layer.code in arena for arena in arenas)
+    if has_fronts:
+        fronts.evacuate(window, signal_layer, arenas)
     if in_flight(window, arenas):
         return _Attempt(restored, "a thread is still in our code")
+    try:
+        if has_fronts:
+            fronts.take_out(window, signal_layer)
+    except TargetError as error:
+        if error.reason is not errors.MEMORY_STAYS:
+            raise
+        _restore(window, last, arenas)
+        return _Attempt(restored, f"its filters of system calls forbid more ({error.detail})", final=True)
+    _, problem = _restore(window, last, arenas)
+    if problem:
+        return _Attempt(restored, problem)
     for site in _jumps_into(window, arenas):
         return _Attempt(restored, f"a jump at {site:#x} leads there that is not in our table any more")
     try:
@@ -257,6 +268,20 @@ def _clean_in(window: Window, known: Session) -> _Attempt:
             raise
         return _Attempt(restored, f"its filters of system calls forbid more ({error.detail})", final=True)
     return _Attempt(restored)
+
+
+def _restore(
+    window: Window, records: Iterable[layout.ProbeRecord], arenas: Sequence[Range]
+) -> tuple[int, str]:
+    """How many of these probepoints were restored; what keeps a jump there, if anything."""
+    restored = 0
+    for record in records:
+        if window.memory.read_available(record.site, JUMP_SIZE) == record.patched:
+            if not is_into(record, arenas):
+                return restored, f"the program has overwritten where the jump at {record.site:#x} leads to"
+            window.memory.write(record.site, record.original)
+            restored += not record.flags & layout.FLAG_HOOK
+    return restored, ""
 
 
 def _span(mapping: Mapping) -> Range:

@@ -40,8 +40,8 @@ class Gadgets:
     """Code of the target's own files that a borrowed thread runs: `syscall; ret`, and a way into
     rt_sigreturn.
 
-    Where no restorer is mapped (at the first instruction of a new process), `pop %rax; ret` with 15 behind it
-    and `syscall` do the same.
+    Where no restorer is mapped (at the first instruction of a new process) or a hook is in it,
+    `pop %rax; ret` with 15 behind it and `syscall` do the same.
     """
 
     syscall_ret: int
@@ -61,10 +61,8 @@ def find_gadgets(memory: ProcessMemory, ranges: list[tuple[int, int]]) -> Gadget
         for pattern in RESTORERS:
             if not restorer and (at := code.find(pattern)) >= 0:
                 restorer = start + at
-        if syscall_ret and restorer:
+        if syscall_ret and (restorer or pop_rax):
             return Gadgets(syscall_ret, restorer, pop_rax)
-    if syscall_ret and pop_rax:
-        return Gadgets(syscall_ret, 0, pop_rax)
     raise TargetError(f"process {memory.pid}", errors.NO_GADGET)
 
 

@@ -37,14 +37,29 @@ class CodeSpace:
             if arena.reaches(near) and arena.unused >= size:
                 return arena
         wanted = max(SMALLEST_ARENA, max(size, room) + PAGE + PAGE - 1 & ~(PAGE - 1))
+        return uninterrupted(lambda: self._make(near, wanted))
+
+    def make_apart(self, near: Range, code_size: int, data_size: int) -> CodeArena:
+        """An arena without buffers, and with private memory that forked children inherit."""
+        self.reserve(near, 2 * PAGE)  # the first one has the process page
+        arena = uninterrupted(lambda: self._map(near, code_size, data_size, inherited=True))
+        arena.used = code_size
+        return arena
+
+    def _make(self, near: Range, wanted: int) -> CodeArena:
+        data_size = layout.PROCESS_PAGE_SIZE if not self.arenas else 0
+        arena = self._map(near, wanted, data_size, inherited=False)
+        start = self._start_arena(arena, arena.address)
+        self._process.memory.write(arena.address, start)
+        self.routines.append(Range(arena.address, arena.address + len(start)))
+        arena.used = self._rounded(len(start))
+        return arena
+
+    def _map(self, near: Range, code_size: int, data_size: int, *, inherited: bool) -> CodeArena:
         if len(self.arenas) == layout.ARENA_CAPACITY:
             raise TargetError(
                 f"process {self._process.pid}", errors.TOO_MANY_PROBES, "no room for another code arena"
             )
-        return uninterrupted(lambda: self._make(near, wanted))
-
-    def _make(self, near: Range, wanted: int) -> CodeArena:
-        data_size = layout.PROCESS_PAGE_SIZE if not self.arenas else 0
         known = list(self.arenas)
 
         def announce(arena: CodeArena) -> None:
@@ -54,7 +69,9 @@ class CodeSpace:
         try:
             arena = in_turn(
                 lambda: self._process.in_window(
-                    lambda window: create_arena(window, near, wanted, data_size, announce)
+                    lambda window: create_arena(
+                        window, near, code_size, data_size, announce, inherited=inherited
+                    )
                 )
             )
         except BaseException:
@@ -62,10 +79,6 @@ class CodeSpace:
             self._announce(self.arenas)
             raise
         self._free[arena.address] = FreePlaces()
-        start = self._start_arena(arena, arena.address)
-        self._process.memory.write(arena.address, start)
-        self.routines.append(Range(arena.address, arena.address + len(start)))
-        arena.used = self._rounded(len(start))
         return arena
 
     def place(self, near: Range, emit: Emit, room: int = 0) -> tuple[int, bytes]:

@@ -26,6 +26,7 @@ CHUNK = 16 << 20  # bytes that are read at once
 # struct sigcontext of <asm/sigcontext.h>: .. rsp, rip, eflags, then cs, gs, fs, ss of 16 bits each.
 SEGMENTS = struct.pack("<HHHH", 0x33, 0, 0, 0x2B)
 RSP_BEFORE_SEGMENTS, RIP_BEFORE_SEGMENTS = 24, 16
+CONTEXT_BEFORE_SEGMENTS = 184  # where struct ucontext begins; right before it the restorer's address stands
 
 
 def lying_in(addresses: Iterable[int], ranges: Sequence[Range]) -> set[Range]:
@@ -41,15 +42,25 @@ def lying_in(addresses: Iterable[int], ranges: Sequence[Range]) -> set[Range]:
 
 
 class Context(NamedTuple):
-    """Where code is, or will go on."""
+    """Where code is, or will go on. From a signal frame on a stack: where its user context is, and where the
+    handler returns to."""
 
     ip: int
     stack_pointer: int
+    frame: int = 0
+    restorer: int = 0
 
 
-def instruction_pointers(window: Window) -> set[int]:
-    """Every instruction pointer that a signal frame will restore."""
-    return {context.ip for context in interrupted(window)}
+def instruction_pointers(window: Window, restorer: int | None) -> set[int]:
+    """Every instruction pointer that a signal frame will restore; without those of handlers that have yet to
+    return to the `restorer`, since a hook there leads them where they belong."""
+    contexts = interrupted(window)
+    if restorer is None or window.process.hides_contexts:
+        return {context.ip for context in contexts}
+    # With its stack pointer at the frame a thread has returned, and may be past the hook.
+    pointers = {context.stack_pointer for context in contexts}
+    pointers.update(thread.registers.rsp for thread in window)
+    return {context.ip for context in contexts if context.restorer != restorer or context.frame in pointers}
 
 
 def interrupted(window: Window) -> set[Context]:
@@ -76,7 +87,9 @@ def interrupted(window: Window) -> set[Context]:
             end = min(end + len(SEGMENTS), mapping.end, pointer + LARGEST_STACK)
             stack = window.memory.read_available(pointer, end - pointer)
             for saved in saved_contexts(stack):
-                found.add(Context(saved.rip, saved.rsp))
+                before = saved.at - CONTEXT_BEFORE_SEGMENTS
+                restorer = int.from_bytes(stack[before - 8 : before], "little") if before >= 8 else 0
+                found.add(Context(saved.rip, saved.rsp, pointer + before, restorer))
                 pointers.append(saved.rsp & ~7)
     return found
 

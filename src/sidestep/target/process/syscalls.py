@@ -15,6 +15,7 @@ class Syscall(IntEnum):
     MMAP = 9
     MPROTECT = 10
     MUNMAP = 11
+    RT_SIGACTION = 13
     RT_SIGRETURN = 15
     READV = 19
     WRITEV = 20
