@@ -157,7 +157,15 @@ def test_a_glob_says_what_it_left_out(sidestep_run: Start, tmp_path: Path) -> No
 
 
 def test_a_program_that_may_still_install_handlers(sidestep_run: Start) -> None:
-    outcome = sidestep_run("count", "libc:strlen", "libc:opendir", "--", "ls").finish()
+    """It gets them when it comes to that; instructions that may fault are probed from the beginning."""
+    outcome = sidestep_run("count", "libc:strlen", "libc:opendir", "--", "ls", "/").finish()
+    assert outcome.status == 0, str(outcome)
+    assert "strlen" in outcome.errors
+    assert "may-fault" not in outcome.errors
+
+
+def test_a_program_whose_handlers_could_not_be_guarded(sidestep_run: Start, build: Builder) -> None:
+    outcome = sidestep_run("count", "touch", "touch_first", "--", build("fault", "musl")).finish()
     assert "the program has not begun: it may install handlers for faults" in outcome.errors
     assert "attach with -p when it has begun" in outcome.errors
     assert (outcome.status, outcome.output) == (1, "")

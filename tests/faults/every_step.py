@@ -71,6 +71,9 @@ CASES = (
     Case("sigwait", "sigwait", "blocked", interruptible=True),
     Case("a child that waits", "forked_early", "blocked"),
     Case("children, forking", "forkthreads", "working", 600, still=False),
+    Case("handlers for faults", "faults", "ready"),
+    Case("inside a handler for faults", "fault_waits", "blocked"),
+    Case("eight threads that fault, forking", "fault_threads", "working", 1000, still=False),
 )
 
 

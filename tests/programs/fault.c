@@ -1,6 +1,5 @@
 // The program's own SIGSEGV handler makes memory readable and tries again; it looks at where the fault was.
 // long: 40000
-// refusable: touch touch_first
 #include "program.h"
 #include <signal.h>
 #include <ucontext.h>

@@ -1,6 +1,5 @@
 // String instructions: whole, empty, and faulting midway, where the program's handler opens the page and they go on.
 // long: 40000
-// refusable: copy fill
 #include "program.h"
 #include <signal.h>
 #include <ucontext.h>

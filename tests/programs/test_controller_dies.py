@@ -24,7 +24,10 @@ from sidestep.events import layout
 Run = Callable[..., Running]
 Bare = Callable[..., Outcome]
 
-SIZES = {"threads": 20000000, "signals": 1000, "forkthreads": 800, "vectors": 3000000, "count": 300000000}
+SIZES = {
+    "threads": 20000000, "signals": 1000, "forkthreads": 800, "vectors": 3000000, "count": 300000000,
+    "faults": 500, "fault_threads": 2000, "handlers": 10000,
+}  # fmt: skip
 
 # Attaches, probes and detaches for ever; says so when it has done all of it once.
 CONTROLLER = """

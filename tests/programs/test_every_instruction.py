@@ -21,7 +21,8 @@ Bare = Callable[..., Outcome]
 # Programs of one thread that do not look at the trap flag, and the SIZE that takes a second in single steps.
 SIZES = {
     "abi": 20, "args": 20, "backtrace": 1, "cold": 200, "computed_goto": 20, "count": 20, "crossjump": 20,
-    "cxx": 20, "data_in_text": 20, "direction": 20, "endbr": 20, "exceptions": 1, "fault": 20, "indirect": 20,
+    "cxx": 20, "data_in_text": 20, "direction": 20, "endbr": 20, "exceptions": 1, "fault": 20,
+    "fault_backtrace": 5, "fault_throw": 5, "faults": 4, "faults_later": 4, "handlers": 20, "indirect": 20,
     "jit": 20, "longjmp": 5, "loop_jrcxz": 20, "loops": 3, "neighbours": 20, "page_end": 20, "redzone": 20,
     "rep": 10, "ret_imm16": 20, "riprel": 20, "sigaltstack": 10, "sse": 20, "stackalign": 20, "switch": 40,
     "syscall_loop": 20, "tailcall": 20, "tiny": 20, "variadic": 20, "vectors": 5, "x87": 20,

@@ -27,6 +27,9 @@ HAMMERED = {
     "alloc": 2000000,
     "preempted": 200000000,
     "contexts_copied": 200000000,
+    "faults": 1000,
+    "fault_threads": 3000,
+    "handlers": 20000,
 }
 
 

@@ -16,7 +16,7 @@ from harness.untouched import read_state, remains
 from programs.conftest import Bare
 from sidestep.session import DetachError
 from sidestep.target.process import ptrace, remote, seccomp
-from sidestep.target.process.calls import INJECTED
+from sidestep.target.process.calls import INJECTED, SETTING_HANDLERS
 from sidestep.target.process.filters import decode
 from sidestep.target.process.process import attach
 
@@ -123,6 +123,50 @@ def test_a_filter_that_comes_later(sidestep: ModuleType, build: Builder, run: Ru
     assert comparable(running.finish()) == comparable(bare("seccomp_later"))
 
 
+@ROOT
+def test_where_handlers_may_not_be_changed_instructions_that_may_fault_do_not_move(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare
+) -> None:
+    """All other probes are placed, and no handler of the program is touched."""
+    running = run(build("fault_seccomp"), "wait")
+    running.expect("ready")
+    before = read_state(running.pid)
+    with attached(sidestep, running.pid) as target:
+        (probe,) = target.count(place("fault_seccomp", "work")).probes
+        for _ in range(2):
+            with pytest.raises(sidestep.ProbeError) as refusal:
+                target.count(place("fault_seccomp", "load"))
+            assert refusal.value.reason.name == "may-fault"
+        running.send()
+        run_until_done(running)
+        assert probe.hits == counts(bare("fault_seccomp"))["work"]
+    assert not remains(before, read_state(running.pid))
+    running.send()
+    assert comparable(running.finish()) == comparable(bare("fault_seccomp"))
+
+
+@ROOT
+def test_handlers_that_may_not_be_changed_any_more(
+    sidestep: ModuleType, build: Builder, run: Run, bare: Bare
+) -> None:
+    """Fronts stay before them, and the memory that they are in; the code is as it was."""
+    running = run(build("fault_seccomp_later"), "wait")
+    running.expect("ready")
+    before = read_state(running.pid)
+    target = sidestep.attach(running.pid)
+    (probe,) = target.count(place("fault_seccomp_later", "load")).probes
+    running.send()
+    run_until_done(running)
+    with pytest.raises(DetachError) as problem:
+        target.detach()
+    assert "rt_sigaction (it kills the process)" in str(problem.value)
+    after = read_state(running.pid)
+    assert {path: code for path, code in after.code.items() if path in before.code} == before.code
+    assert probe.hits == counts(bare("fault_seccomp_later"))["load"]
+    running.send()
+    assert comparable(running.finish()) == comparable(bare("fault_seccomp_later"))
+
+
 def test_every_call_that_is_made_is_one_that_was_judged(
     sidestep: ModuleType, build: Builder, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,19 +178,19 @@ def test_every_call_that_is_made_is_one_that_was_judged(
         return call(self, number, *arguments)
 
     monkeypatch.setattr(remote.RemoteCalls, "call", noted)
-    running = run(build("count"), "wait")
+    running = run(build("fault"), "wait")
     running.expect("ready")
     with attached(sidestep, running.pid) as target:
-        target.trace(f"{place('count', 'work')} value=$arg1 name=$comm")
+        target.trace(f"{place('fault', 'touch')} value=$arg1 name=$comm")
     for number, arguments in made:
         assert any(
             judged.number == number
             and all(
                 want is None or want == got for want, got in zip(judged.arguments, arguments, strict=False)
             )
-            for judged in INJECTED
+            for judged in (*INJECTED, *SETTING_HANDLERS)
         ), (number, arguments)
-    assert len({number for number, _ in made}) >= 6
+    assert len({number for number, _ in made}) >= 7
 
 
 @ROOT

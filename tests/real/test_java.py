@@ -11,7 +11,9 @@ import pytest
 
 from harness.programs import run_through, run_until_done
 from harness.running import Running
-from real.conftest import find_program, probing
+from harness.untouched import read_state
+from real.conftest import check_nothing_remains, find_program, probing
+from sidestep.kprobes.placer import Request
 
 Run = Callable[..., Running]
 
@@ -147,3 +149,26 @@ def test_native_calls_are_counted(sidestep: ModuleType, start: Callable[[], Runn
     target.detach()
     running.send()
     assert running.finish().status == 6
+
+
+def test_functions_of_the_jvm_that_may_fault(sidestep: ModuleType, start: Callable[[], Running]) -> None:
+    """A tenth of all that have an unwind entry, named or not, and what its own handlers look at: the program
+    faults, comes to safepoints and fills its stack."""
+    expected = run_through(start())
+    running = start()
+    running.expect("ready")
+    before = read_state(running.pid)
+    with sidestep.attach(running.pid) as target:
+        (jvm,) = (module for module in target.modules if module.name == "libjvm.so")
+        starts = jvm.functions.frames.starts
+        probes = [sidestep.Kprobe(addr=start + jvm.bias) for start in starts[::10]]
+        requests = [Request(probe) for probe in probes]
+        refused = {each.refusal.reason.name for each in target._prepared().register(requests, partly=True)}
+        assert "may-fault" not in refused
+        running.send()
+        assert run_until_done(running)
+        assert sum(probe.hits for probe in probes if probe.registered) > 1000
+    check_nothing_remains(before, running.pid, makes_code=True)
+    running.send()
+    outcome = running.finish()
+    assert (outcome.output, outcome.status) == (expected.output, expected.status), str(outcome)

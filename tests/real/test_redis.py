@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import shutil
 import socket
 import subprocess
@@ -164,3 +167,51 @@ def test_a_background_save_forks(
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
     assert client("ping") == "PONG"
+
+
+CRASH = re.compile(r"# Crashed running the instruction at: 0x([0-9a-f]+)")
+FRAME = re.compile(r"^(?:redis-server|.*/redis-server)[^(]*\((\w*)\+(0x[0-9a-f]+)\)", re.MULTILINE)
+
+
+def base_of(running: Running) -> int:
+    program = os.path.realpath(find_program("redis-server"))
+    return next(area.start for area in read_state(running.pid).areas if area.path == program)
+
+
+def crash(
+    run: Run, port: int, probing: Callable[[Running], contextlib.AbstractContextManager[object]]
+) -> tuple[int, list[tuple[str, str]], int]:
+    """Where it crashes, from the start of the module; the frames of its report; its exit status."""
+    options = ["--port", str(port), "--bind", LOOPBACK, "--save", "", "--enable-debug-command", "yes"]
+    running = run(find_program("redis-server"), *options, "--crash-memcheck-enabled", "no", time_limit=110)
+    wait_for_port(port)
+    base, client = base_of(running), Client(port)
+    with probing(running):
+        with contextlib.suppress(OSError):
+            client("DEBUG", "SEGFAULT")
+        outcome = running.finish()
+    client.close()
+    found = CRASH.search(outcome.output)
+    assert found, str(outcome)
+    return int(found[1], 16) - base, FRAME.findall(outcome.output), outcome.status
+
+
+def test_the_report_of_a_crash_names_the_original_instruction(
+    sidestep: ModuleType, run: Run, port: int
+) -> None:
+    """Its handler prints where it crashed, a backtrace, and the code there; then it ends by the signal."""
+    bare = crash(run, port, lambda running: contextlib.nullcontext())
+    assert bare[1]
+    hits = []
+
+    @contextlib.contextmanager
+    def probing(running: Running) -> Iterator[None]:
+        with sidestep.attach(running.pid) as target:
+            probe = sidestep.Kprobe(addr=base_of(running) + bare[0])
+            target.register_kprobe(probe)
+            target.count("debugCommand")
+            yield
+            hits.append(probe.hits)
+
+    assert crash(run, port, probing) == bare
+    assert hits == [1]
