@@ -12,6 +12,7 @@ from sidestep.maps import Mapping
 from sidestep.target.process.poke import addresses_in_use, in_flight
 from sidestep.target.process.process import Window
 from sidestep.target.process.ptrace import Registers
+from sidestep.target.process.stacks import SEGMENTS, instruction_pointers
 
 ROUTINES = Range(0x10000, 0x10400)
 BUFFERS = [Range(0x10400, 0x10440), Range(0x10440, 0x10480)]
@@ -88,3 +89,45 @@ def test_a_frame_below_one_that_was_found() -> None:
     window.memory.put(STACK + 5000, STACK + 1024, TEXT, 0x202, code)
     window.memory.put(STACK + 2048, STACK + 3072, BUFFERS[0].start + 5, 0x202, code)
     assert in_use(window) == {BUFFERS[0]}
+
+
+RESTORER = 0x50_0000
+INSIDE_A_DCR = TEXT + 4
+
+
+def put_signal_frame(window: FakeWindow, at: int, *, ip: int, returns_to: int, stack_pointer: int) -> None:
+    """`at` is where the handler's return address stands; the user context follows."""
+    window.memory.put(at, returns_to)
+    registers = at + 8 + 40
+    window.memory.put(registers + 15 * 8, stack_pointer, ip)
+    window.memory.content[registers + 18 * 8 - STACK : registers + 19 * 8 - STACK] = SEGMENTS
+
+
+def saved(window: FakeWindow, restorer: int | None) -> set[int]:
+    return instruction_pointers(cast(Window, cast(Any, window)), restorer)
+
+
+def test_a_handler_that_will_return_through_the_hook_is_no_obstacle() -> None:
+    frame = STACK + 4096
+    window = FakeWindow(TEXT + 0x100, frame - 256)
+    put_signal_frame(window, frame, ip=INSIDE_A_DCR, returns_to=RESTORER, stack_pointer=STACK + 7000)
+    assert saved(window, None) == {INSIDE_A_DCR}
+    assert saved(window, RESTORER) == set()
+    assert saved(window, RESTORER + 0x1000) == {INSIDE_A_DCR}
+
+
+def test_a_thread_at_its_frame_may_be_past_the_hook() -> None:
+    frame = STACK + 4096
+    for pointer in (frame + 8, frame):
+        window = FakeWindow(RESTORER + 7, pointer)
+        put_signal_frame(window, frame, ip=INSIDE_A_DCR, returns_to=RESTORER, stack_pointer=STACK + 7000)
+        assert saved(window, RESTORER) == ({INSIDE_A_DCR} if pointer == frame + 8 else set())
+
+
+def test_a_thread_at_its_frame_that_was_interrupted_may_be_past_the_hook() -> None:
+    """Below its stack pointer the restorer's address stands still, in the red zone."""
+    frame, inner = STACK + 5000, STACK + 2000
+    window = FakeWindow(TEXT + 0x100, inner - 256)
+    put_signal_frame(window, frame, ip=INSIDE_A_DCR, returns_to=RESTORER, stack_pointer=STACK + 7000)
+    put_signal_frame(window, inner, ip=RESTORER + 7, returns_to=RESTORER, stack_pointer=frame + 8)
+    assert saved(window, RESTORER) == {INSIDE_A_DCR}

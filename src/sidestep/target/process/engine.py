@@ -373,34 +373,15 @@ class InlineEngine:
             uninterrupted(lambda: self._guard_faults(path, labels))
 
     def _guard_faults(self, path: SignalPath, labels: tuple[Label, Label]) -> None:
-        """In one stop, first the hooks, then the fronts: no handler is installed any more without one."""
         layer = self._unused_layer or SignalLayer(self.process, self.space, path, labels)
         self._unused_layer = layer
-        poke = TextChange([Change((), hook) for hook in layer.hooks], self._retired)
-        if not all(layer.table.promise(detour.buffer) for detour in self._placed):
-            raise ProbeError(f"process {self.process.pid}", errors.TOO_MANY_PROBES)
-        layer.table.enter(self._placed)
-
-        def work(window: Window) -> dict[int, Refusal]:
-            layer.table.write()
-            try:
-                refused = poke.make(window, self.space.routines, lambda detour: None)
-                if not refused:
-                    layer.begin(window)
-                    return {}
-            except BaseException:
-                take_out(window, layer.hooks)
-                raise
-            take_out(window, layer.hooks)
-            return refused
-
+        layer.expect(self._placed)
         self._signals = layer
         self._write_header()
         for hook in layer.hooks:
             self._note(hook, lambda index: True)
         try:
-            for refusal in in_turn(lambda: self.process.in_window(work)).values():
-                raise ProbeError(f"process {self.process.pid}", refusal.reason, refusal.detail)
+            in_turn(lambda: self.process.in_window(layer.begin))
         except BaseException:
             self._signals = None
             self._write_header()

@@ -10,19 +10,21 @@ fronts are. They are taken out in the stop in which no thread is in code of ours
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
+from sidestep import errors
 from sidestep.address import PAGE, Range
 from sidestep.arch.x86_64 import signal_code
 from sidestep.arch.x86_64.insn import Instruction, decode
 from sidestep.arch.x86_64.signal_code import TABLE_SIZE, HookCode
+from sidestep.errors import ProbeError
 from sidestep.events.layout import JUMP_SIZE
-from sidestep.target.base import Buffer, Detour, Label, SignalPath
+from sidestep.target.base import Buffer, Change, Detour, Label, SignalPath
 from sidestep.target.process import fronts
 from sidestep.target.process.areas import CodeArena
 from sidestep.target.process.copies import CopyTable, Guard
 from sidestep.target.process.fronts import CODE_SIZE, layout_at
-from sidestep.target.process.poke import take_out
+from sidestep.target.process.poke import TextChange, take_out
 from sidestep.target.process.process import Process, Window
 from sidestep.target.process.space import CodeSpace
 
@@ -30,7 +32,7 @@ Emit = Callable[[int, Sequence[Instruction], bytes], HookCode]
 
 
 class SignalLayer:
-    """Made with nothing leading to it. Its `hooks` are put in first, then the fronts, by `begin`."""
+    """Made with nothing leading to it, until `begin`."""
 
     def __init__(
         self, process: Process, space: CodeSpace, path: SignalPath, labels: tuple[Label, Label]
@@ -64,9 +66,24 @@ class SignalLayer:
         """A thread in here may be about to go on where only one of its registers says."""
         return self.restorer_hook.buffer.span
 
+    def expect(self, detours: Collection[Detour]) -> None:
+        """These are in the text already. Raises ProbeError TOO_MANY_PROBES."""
+        if not all(self.table.promise(detour.buffer) for detour in detours):
+            raise ProbeError(f"process {self._process.pid}", errors.TOO_MANY_PROBES)
+        self.table.enter(detours)
+
     def begin(self, window: Window) -> None:
-        """Put fronts before the handlers that are installed already; raises TargetError (fronts.put_in)."""
-        fronts.put_in(window, self.layout, self.restorer)
+        """In one stop, first the hooks, then fronts before the handlers that are there: none is installed any
+        more without one. Raises ProbeError, or TargetError (fronts.put_in), with nothing changed."""
+        self.table.write()
+        hooks = TextChange([Change((), hook) for hook in self.hooks], ())
+        try:
+            for refusal in hooks.make(window, self._space.routines, lambda detour: None).values():
+                raise ProbeError(f"process {self._process.pid}", refusal.reason, refusal.detail)
+            fronts.put_in(window, self.layout, self.restorer)
+        except BaseException:
+            take_out(window, self.hooks)
+            raise
 
     def end(self, window: Window) -> None:
         """Take out the fronts, when no thread is in code of ours: until then one may fault there. The
