@@ -110,7 +110,15 @@ class Places:
 
     def _may_install_handlers(self) -> bool:
         own = [m for m in self.modules if m.is_main or not m.name.startswith((*C_LIBRARIES, "["))]
-        return any(module.functions.mentions(name) for module in own for name in INSTALLERS)
+        return any(
+            any(module.functions.mentions(name) for name in INSTALLERS) or self._installers_in(module).calls
+            for module in own
+        )
+
+    def _installers_in(self, module: Module) -> Installers:
+        if module not in self._installers:
+            self._installers[module] = installers(module)
+        return self._installers[module]
 
     def signal_path(self) -> SignalPath | Refusal:
         """Where handlers for faults come and go, or why they cannot be guarded."""
@@ -118,10 +126,7 @@ class Places:
             return self.no_guard
         if self.process.hides_contexts:
             return Refusal(errors.MAY_FAULT, "the program switches stacks")
-        for module in self.modules:
-            if module not in self._installers:
-                self._installers[module] = installers(module)
-        return find_signal_path([(each, self._installers[each]) for each in self.modules], self._context)
+        return find_signal_path([(each, self._installers_in(each)) for each in self.modules], self._context)
 
     def _may_hide_contexts(self) -> bool:
         """Whether the program switches stacks and handles signals: a context that was interrupted by a
