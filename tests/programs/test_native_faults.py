@@ -55,7 +55,8 @@ def test_bad_reads_end_the_handler(
 def test_memory_that_comes_and_goes_is_read_or_counted(
     sidestep: ModuleType, build: Builder, run: Run, bare: Bare
 ) -> None:
-    """The argument of `touch` lies in a page without any permission at each call."""
+    """The argument of `touch` lies in a page without any permission at each call; that of `touch_first`, too,
+    and its entry is tried again when the program's handler has made it readable."""
     read = api.Counter()
 
     @native
@@ -68,17 +69,16 @@ def test_memory_that_comes_and_goes_is_read_or_counted(
 
     def register(target: Any) -> None:
         for function in ("touch", "touch_first"):
-            try:
-                probes.append(target.kprobe(place(name, function))(handler))
-            except sidestep.ProbeError:
-                continue
+            probes.append(target.kprobe(place(name, function))(handler))
 
     def check() -> None:
-        assert all(probe.faults == probe.hits for probe in probes)
+        touch, touch_first = probes
+        assert touch.faults == touch.hits == counts(expected)["touch"]
+        assert touch_first.faults * 2 == touch_first.hits == counts(expected)["touch_first"]
 
     outcome = run_under(sidestep, run(build(name), "wait"), register, check)
     assert comparable(outcome) == comparable(expected), str(outcome)
-    assert read.value == 0
+    assert read.value > 0
 
 
 def test_a_loop_without_end_is_ended(sidestep: ModuleType, build: Builder, run: Run, bare: Bare) -> None:
