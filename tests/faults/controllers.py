@@ -179,8 +179,7 @@ def faulty(pipe: int, at: int, number: int, **arguments: Any) -> str:
 
 
 def serve() -> None:
-    import sidestep.session
-    import sidestep.sessions  # noqa: F401  (its forks have them)
+    from sidestep import attach, clean  # noqa: F401  (its forks have them)
 
     forker = Forker()
     for line in sys.stdin:

@@ -93,18 +93,19 @@ def shared_folder() -> Iterator[Path]:
 
 # What is imported later must not lie in a folder that only root may enter.
 AS_NOBODY = f"""
-import os, sys, sidestep.session
+import os, sys
+from sidestep import SidestepError, attach
 "\\n".encode("unicode_escape")
 os.setgroups([])
 os.setresgid({NOBODY}, {NOBODY}, {NOBODY})
 os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
-target = sidestep.attach(int(sys.argv[1]))
+target = attach(int(sys.argv[1]))
 target.count("guarded_child:work")
 print("armed", flush=True)
 sys.stdin.readline()
 try:
     target.detach()
-except sidestep.SidestepError as error:
+except SidestepError as error:
     print(error)
 """
 

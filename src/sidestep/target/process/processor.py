@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import struct
+import ctypes
 from pathlib import Path
 
 POSSIBLE_CPUS = Path("/sys/devices/system/cpu/possible")
-_AUXILIARY = struct.Struct("<QQ")  # Elf64_auxv_t
+_getauxval = ctypes.PyDLL(None).getauxval
+_getauxval.argtypes, _getauxval.restype = [ctypes.c_ulong], ctypes.c_ulong
 _AT_HWCAP2, _HWCAP2_FSGSBASE = 26, 2  # <asm/hwcap2.h>
 
 
@@ -24,8 +25,8 @@ def cpu_count() -> int:
 
 def reads_fs_base() -> bool:
     """Whether the kernel lets programs read the fs base."""
-    entries = _AUXILIARY.iter_unpack(Path("/proc/self/auxv").read_bytes())
-    return any(kind == _AT_HWCAP2 and value & _HWCAP2_FSGSBASE for kind, value in entries)
+    # Not from /proc/self/auxv, which who gave up privileges may not read.
+    return bool(_getauxval(_AT_HWCAP2) & _HWCAP2_FSGSBASE)
 
 
 def has_rdpid() -> bool:
