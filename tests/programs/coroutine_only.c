@@ -1,5 +1,6 @@
 // After its first wait the only thread runs on a stack in a variable; behind its second one on its own again.
 // refused: no-stack
+// blocks: line
 #include "program.h"
 #include <ucontext.h>
 
@@ -11,11 +12,11 @@ PROBED long work(long value) { return value * 3 + 1; }
 
 static void run(void)
 {
-    say_text("switched");
+    say_text("blocking");
     read_line();
     for (long turn = 0; turn < size; turn++)
         calls += work(turn) == turn * 3 + 1;
-    say_text("worked");
+    say_text("blocking");
     read_line();
 }
 

@@ -56,10 +56,9 @@ int main(int argc, char **argv)
     say("sum", fault(size));
     right = 0;
     pid_t second = start_child();
-    if (waits) {
-        say_text("blocking");
+    say_text("blocking");
+    if (waits)
         read_line();
-    }
     require(write(signals_to[1], "ab", 2) == 2, "no letters");
     int one, two;
     waitpid(first, &one, 0);

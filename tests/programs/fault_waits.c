@@ -16,10 +16,9 @@ static void handle(int number, siginfo_t *info, void *context)
     uintptr_t ip = (uintptr_t)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
     right += number == SIGSEGV && info->si_addr == page + 10 &&
              (ip == (uintptr_t)load_third + 4 || ip == (uintptr_t)load_first);
-    if (waits) {
-        say_text("blocking");
+    say_text("blocking");
+    if (waits)
         read_line();
-    }
     mprotect(page, 4096, PROT_READ | PROT_WRITE);
 }
 

@@ -159,13 +159,13 @@ def test_only_coroutines_run_when_it_ends(sidestep: ModuleType, build: Builder, 
     target = sidestep.attach(running.pid)
     (probe,) = target.count(f"{name}:work").probes
     running.send()
-    running.expect("switched")
+    running.expect("blocking")
     with pytest.raises(DetachError, match="its code is as it was, but memory of ours stays there"):
         target.detach()
     assert probe.hits == 0
     assert read_state(running.pid).code == before.code
     running.send()
-    running.expect("worked")
+    running.expect("blocking")
     running.send()
     assert run_until_done(running)
     assert clean(running.pid).complete
@@ -179,7 +179,7 @@ def test_a_program_of_coroutines_is_refused(sidestep: ModuleType, build: Builder
     running = run(build(name), "wait")
     running.expect("ready")
     running.send()
-    running.expect("switched")
+    running.expect("blocking")
     before = read_state(running.pid)
     with pytest.raises(sidestep.TargetError) as refusal, attached(sidestep, running.pid) as target:
         target.count(f"{name}:work")
