@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import struct
 
+import pytest
+
 from sidestep.arch.x86_64.signal_code import (
     ENTRY_SIZE,
     FREE,
@@ -16,6 +18,7 @@ from sidestep.arch.x86_64.signal_code import (
     Entry,
     first_slot,
 )
+from sidestep.errors import TOO_MANY_PROBES, TargetError
 from sidestep.target.process.copies import CopyTable, Guard
 
 ADDRESS = 0x7000_0000_0000
@@ -120,3 +123,15 @@ def test_another_controller_of_the_same_memory_reads_what_is_there() -> None:
     second.write()
     assert memory.search(0x40_0000) is None
     assert memory.search(0x40_0001) == 8
+
+
+def test_a_table_that_was_written_over_holds_nobody_up() -> None:
+    class Filled(SparseMemory):
+        def read(self, address: int, size: int) -> bytes:
+            return Entry(5, 5).key.to_bytes(8, "little") * (size // 8)
+
+    filled = table(Filled())
+    filled.remove(0x1234)
+    with pytest.raises(TargetError) as refused:
+        filled.put(0x1234, 1)
+    assert refused.value.reason is TOO_MANY_PROBES

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from sidestep.errors import TargetError
 from sidestep.events.clock import Clock
 from sidestep.events.decode import Event, EventDecoder
 from sidestep.events.reader import EventReader
@@ -51,9 +52,16 @@ class EventStream:
             while not self.reader.has_passed(heads) and time.monotonic() < deadline:
                 time.sleep(SHORTEST_SLEEP)
                 self.reader.gather()
-            if not self.reader.has_passed(heads) and self._is_quiet():
+            if not self.reader.has_passed(heads) and self._looks_quiet():
                 self.reader.declare_holes(heads)
                 self.reader.gather()
+
+    def _looks_quiet(self) -> bool:
+        """Where that cannot be found out (a child is traced by somebody else, say) nothing is a hole yet."""
+        try:
+            return self._is_quiet()
+        except (TargetError, OSError):
+            return False
 
     def remove(self, indexes: Sequence[int]) -> None:
         """To be called behind `finish`."""
@@ -91,7 +99,7 @@ class EventStream:
                 # reserved by now, all of it, will not be written any more if nobody is in code of ours.
                 began = time.monotonic()
                 heads = self.reader.heads()
-                quiet = self._is_quiet()
+                quiet = self._looks_quiet()
                 ended = time.monotonic()
                 self._next_look = ended + max((ended - began) / LOOKING_SHARE, HOLE_PATIENCE)
                 if quiet:
@@ -102,7 +110,8 @@ class EventStream:
     def settle(self, rings: Sequence[int]) -> None:
         """Take what is left in rings whose writers have ended."""
         with self._lock:
-            self.reader.settle(rings)
+            if not self._closed:
+                self.reader.settle(rings)
 
     def end(self) -> None:
         """Take everything out of the rings, after the last hit: what is not committed is a hole."""
@@ -121,7 +130,7 @@ class EventStream:
             if self._closed:
                 return []
             heads = self.reader.heads()
-            if self._is_quiet():
+            if self._looks_quiet():
                 self.reader.declare_holes(heads)
             return self.reader.flush()
 

@@ -20,6 +20,7 @@ from sidestep.arch.x86_64.signal_code import (
     Entry,
     first_slot,
 )
+from sidestep.errors import TOO_MANY_PROBES, TargetError
 from sidestep.target.base import Buffer, Detour, Memory
 
 MOST_ENTRIES = TABLE_SLOTS // 4 * 3
@@ -90,22 +91,24 @@ class CopyTable:
                 self.remove(point.new)
 
     def put(self, key: int, value: int) -> None:
-        gone = -1
+        gone, turns = -1, 0
         slot = first_slot(key)
         while (found := self._key(slot)) not in (key, FREE):
             if found == GONE and gone < 0:
                 gone = slot
-            slot = slot + 1 & TABLE_SLOTS - 1
+            slot, turns = slot + 1 & TABLE_SLOTS - 1, turns + 1
+            if turns == TABLE_SLOTS:  # it is never filled: somebody wrote over it
+                raise TargetError("the target", TOO_MANY_PROBES, "its table of copies is full")
         if found == FREE and gone < 0:
             self.taken += 1
         self._set(slot if found == key or gone < 0 else gone, key, value)
 
     def remove(self, key: int) -> None:
-        slot = first_slot(key)
+        slot, turns = first_slot(key), 0
         while (found := self._key(slot)) != key:
-            if found == FREE:
+            slot, turns = slot + 1 & TABLE_SLOTS - 1, turns + 1
+            if found == FREE or turns == TABLE_SLOTS:
                 return
-            slot = slot + 1 & TABLE_SLOTS - 1
         self._set(slot, GONE, 0)
         while self._key(slot) == GONE and self._key(slot + 1 & TABLE_SLOTS - 1) == FREE:
             self._set(slot, FREE, 0)

@@ -7,6 +7,7 @@ So while the tracing thread makes such requests another one waits for those that
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -54,3 +55,5 @@ class Rescue:
 
 
 rescue = Rescue()
+# Who attaches in the parent does not in its child.
+os.register_at_fork(after_in_child=rescue.__init__)  # type: ignore[misc]
