@@ -126,6 +126,21 @@ def _comparison(function: Callable[[int, int], bool]) -> Any:
     return compare
 
 
+EXACT: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.floordiv,
+    "mod": operator.mod,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+    "shl": operator.lshift,
+    "shr": operator.rshift,
+}
+"""What the operations of the representation do, without a width."""
+
+
 def shift_left(left: int, count: int) -> int:
     """As `<<`, without making numbers that are cut anyway. ValueError for a negative count."""
     return 0 if count >= 64 else left << count

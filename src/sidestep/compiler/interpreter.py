@@ -9,23 +9,12 @@ from typing import Any
 from sidestep.compiler import machine
 from sidestep.compiler.backtrace import StackType
 from sidestep.compiler.event import Emission, Event
-from sidestep.compiler.integers import Integer, shift_left, wrap
+from sidestep.compiler.integers import EXACT, Integer, shift_left, wrap
 from sidestep.compiler.ir import Branch, Constant, Fault, Function, Jump, Operation, Return, Type, Value
 from sidestep.compiler.machine import HandlerFault
 from sidestep.compiler.text import StringType, Text
 
-ARITHMETIC: dict[str, Callable[[int, int], int]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "and": lambda a, b: a & b,
-    "or": lambda a, b: a | b,
-    "xor": lambda a, b: a ^ b,
-    "shl": shift_left,
-    "shr": lambda a, b: a >> b,
-}
+ARITHMETIC = EXACT | {"shl": shift_left}
 COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, NamedTuple, TypeAlias
 
-from sidestep.compiler.integers import Integer
+from sidestep.compiler.integers import EXACT, Integer
 
 Type: TypeAlias = type[Integer] | type[bool]
 
-ARITHMETIC = ("add", "sub", "mul", "div", "mod", "and", "or", "xor", "shl", "shr")
+ARITHMETIC = tuple(EXACT)
 EFFECTS = frozenset(
     {"cell_add", "cell_max", "add_to", "exchange_if", "exchange_pair", "set_register", "write", "emit"}
 )

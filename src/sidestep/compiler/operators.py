@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 
-from sidestep.compiler.integers import Integer, wrap
+from sidestep.compiler.integers import EXACT, Integer, wrap
 from sidestep.compiler.ir import Constant, Type, Value
 from sidestep.compiler.operands import Operands
 from sidestep.compiler.scope import Literal, Loose, Operand
@@ -21,18 +20,6 @@ BINARY: dict[type[ast.operator], str] = {
     ast.BitXor: "xor",
     ast.LShift: "shl",
     ast.RShift: "shr",
-}
-FOLDED: dict[str, Callable[[int, int], int]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "and": lambda a, b: a & b,
-    "or": lambda a, b: a | b,
-    "xor": lambda a, b: a ^ b,
-    "shl": lambda a, b: a << b,
-    "shr": lambda a, b: a >> b,
 }
 LARGEST_FOLDED_SHIFT = 128
 
@@ -88,7 +75,7 @@ class Operators(Operands):
         if name in ("shl", "shr") and not 0 <= b <= LARGEST_FOLDED_SHIFT:
             raise self.error(node, f"a shift by {b}")
         try:
-            return Literal(FOLDED[name](a, b))
+            return Literal(EXACT[name](a, b))
         except ZeroDivisionError:
             raise self.error(node, "division by zero") from None
 
